@@ -13,14 +13,14 @@ const VARIABLES: [&str; 2] = ["LEASEHOLD_URL", "REDIS_URL"];
 /// The servers that have the locks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Server {
-    /// Server, redis://[user:password@]host[:port]/ [default: $LEASEHOLD_URL, else $REDIS_URL]
-    #[arg(long, global = true, value_name = "URL", value_delimiter = ',')]
+    /// Server, else $LEASEHOLD_URL (safer), else $REDIS_URL
+    #[arg(long, global = true, value_name = "URL", value_delimiter = ',', display_order = 900)]
     url: Vec<String>,
     /// The URLs are nodes of a cluster
-    #[arg(long, global = true, conflicts_with = "sentinel")]
+    #[arg(long, global = true, conflicts_with = "sentinel", display_order = 901)]
     cluster: bool,
-    /// The URLs are sentinels; NAME is the name of their master
-    #[arg(long, global = true, value_name = "NAME")]
+    /// The URLs are sentinels of the master M
+    #[arg(long, global = true, value_name = "M", display_order = 902)]
     sentinel: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl Server {
             (None, true, _) => builder.cluster(urls),
             (None, false, [url]) => builder.single(url),
             (None, false, _) => {
-                return Err(Failure::usage("several URLs need --cluster or --sentinel NAME"));
+                return Err(Failure::usage("several URLs need --cluster or --sentinel M"));
             }
         })
     }

@@ -1,27 +1,60 @@
 //! The command line.
 
+use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
 use clap_complete::Shell;
 
 use crate::address::Server;
 use crate::duration;
 use crate::failure::{Code, Failure, Output, Result};
 
+/// The width of the help text.
+const WIDTH: usize = 80;
+
+/// The verbs that use no server.
+const WITHOUT_SERVER: [&str; 2] = ["completions", "man"];
+
+/// The verbs that print no JSON.
+const WITHOUT_JSON: [&str; 5] = ["run", "top", "timeline", "completions", "man"];
+
+/// The exit codes of `run`, below its help.
+const RUN_CODES: &str = "\
+Exit codes: that of CMD; 128+N if signal N ended CMD or the wait; 1 (or -E) if
+the lock was not acquired; 64 wrong usage; 69 no server answers; 75 lock lost or
+--max-hold reached, CMD was terminated; 77 refused by the server; 126 CMD not
+executable; 127 CMD not found. A duration is 500ms, 4s, 10m, 2h or seconds.";
+
+/// Advice in the man page.
+const ADVICE: &str = "Other users can see --url in the list of processes: put a URL with a password into \
+    LEASEHOLD_URL.";
+
 /// Distributed locks on Redis: run a command under a lock, see who holds which lock.
 #[derive(Debug, Parser)]
-#[command(name = "leasehold", version, disable_help_subcommand = true)]
+#[command(
+    name = "leasehold",
+    version,
+    disable_help_flag = true,
+    disable_help_subcommand = true,
+    max_term_width = WIDTH,
+    after_long_help = ADVICE
+)]
 pub(crate) struct CommandLine {
     #[command(flatten)]
     server: Server,
     /// Print JSON, for programs
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 903)]
     json: bool,
+    /// Print help
+    #[arg(short, long, global = true, action = ArgAction::HelpShort, display_order = 904)]
+    help: Option<bool>,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -63,40 +96,56 @@ pub(crate) enum Verb {
 ///
 /// Takes the lock NAME, runs CMD, and releases the lock when CMD ends. Exits with the code of CMD.
 #[derive(Args, Debug)]
-#[command(override_usage = "leasehold run [OPTIONS] NAME -- CMD [ARGS]...")]
+#[command(override_usage = "leasehold run [OPTIONS] NAME -- CMD [ARGS]...", after_help = RUN_CODES)]
 pub(crate) struct RunArgs {
-    /// Fail at once if the lock is held
+    /// Do not wait if the lock is held
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) nonblock: bool,
-    /// Wait at most this long (4s, 500ms, 10m); without it, wait for ever
+    /// Wait at most this long; without it, wait for ever
     #[arg(short = 'w', long, value_name = "D", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
     /// Exit code if the lock was not acquired
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 1)]
+    #[arg(
+        short = 'E',
+        long = "code",
+        alias = "conflict-exit-code",
+        value_name = "N",
+        default_value_t = 1
+    )]
     pub(crate) conflict_exit_code: u8,
-    /// Share the lock with other `run -s` of this name; exclude plain `run`
+    /// Share the lock with `run -s`, exclude plain `run`
     #[arg(short = 's', long, group = "kind")]
     pub(crate) shared: bool,
-    /// Use a fair lock: first come, first served
+    /// Fair lock: first come, first served
     #[arg(long, group = "kind")]
     pub(crate) fair: bool,
-    /// Use a queue lock: order by arrival and weight, sets LEASEHOLD_TOKEN
+    /// Queue lock: by arrival and weight, sets LEASEHOLD_TOKEN
     #[arg(long, group = "kind")]
     pub(crate) queue: bool,
-    /// Weight in the queue, 1 to 10: a higher weight overtakes
-    #[arg(long, value_name = "N", requires = "queue", value_parser = clap::value_parser!(u32).range(1..=10))]
+    /// Weight in the queue, 1 to 10: a higher one overtakes
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "queue",
+        value_parser = clap::value_parser!(u32).range(1..=10)
+    )]
     pub(crate) weight: Option<u32>,
-    /// Use a semaphore: at most N commands run at once
-    #[arg(long, value_name = "N", group = "kind", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Semaphore: at most N commands run at once
+    #[arg(
+        long,
+        value_name = "N",
+        group = "kind",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub(crate) permits: Option<u32>,
-    /// Keep the lock at least this long, also if CMD ends before
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    /// Keep the lock this long, also if CMD ends before
+    #[arg(long, value_name = "D", conflicts_with = "shared", value_parser = duration::parse)]
     pub(crate) min_hold: Option<Duration>,
-    /// Stop CMD after this time, as if the lock were lost
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    /// Terminate CMD after this time
+    #[arg(long, value_name = "D", value_parser = duration::limit)]
     pub(crate) max_hold: Option<Duration>,
-    /// Lease: after a crash the lock is free within this time [default: 30s]
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    /// The lock is free this long after a crash [default: 30s]
+    #[arg(long, value_name = "D", value_parser = duration::lease)]
     pub(crate) lease: Option<Duration>,
     /// Name of the lock
     pub(crate) name: String,
@@ -178,10 +227,32 @@ pub(crate) struct TimelineArgs {
     pub(crate) output: PathBuf,
 }
 
+/// Returns the definition of the command line. Verbs hide the global options that they do not use.
+pub(crate) fn definition() -> Command {
+    let command = CommandLine::command();
+    let options: Vec<Arg> = command.get_arguments().cloned().collect();
+    command.mut_subcommands(|verb| {
+        let hidden = options.iter().filter(|option| is_unused(&verb, option.get_id().as_str()));
+        let hidden: Vec<Arg> = hidden.map(|option| option.clone().hide(true)).collect();
+        verb.args(hidden)
+    })
+}
+
+fn is_unused(verb: &Command, option: &str) -> bool {
+    match option {
+        "json" => WITHOUT_JSON.contains(&verb.get_name()),
+        "url" | "cluster" | "sentinel" => WITHOUT_SERVER.contains(&verb.get_name()),
+        _ => false,
+    }
+}
+
 impl Arguments {
     /// Reads and checks the command line. Prints help and version, and exits then.
     pub(crate) fn read() -> Result<Arguments> {
-        let line = CommandLine::try_parse().map_err(refused)?;
+        let line = definition()
+            .try_get_matches()
+            .and_then(|matches| CommandLine::from_arg_matches(&matches))
+            .map_err(refused)?;
         let output = if line.json { Output::Json } else { Output::Text };
         Ok(Arguments { server: line.server, output, verb: line.verb })
     }
@@ -192,18 +263,72 @@ fn refused(error: clap::Error) -> Failure {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = CommandLine::command().print_help();
+            eprint!("{}", definition().render_help());
             process::exit(Code::Usage as i32)
         }
-        _ => Failure::usage(summary(&error)),
+        _ => {
+            let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
+            Failure::usage(summary(&error.render().to_string(), &words.collect::<Vec<_>>()))
+        }
     }
 }
 
-/// Returns the text of the error in one line: its first paragraph.
-fn summary(error: &clap::Error) -> String {
-    let text = error.render().to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let first = text.split("\n\n").next().unwrap_or(text);
-    let first = first.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("{first}; see leasehold --help")
+/// Returns the text of the error in one line: its first paragraph, and the usage.
+///
+/// Does not repeat a word of the command line that may be a URL with a password.
+fn summary(text: &str, words: &[String]) -> String {
+    let mut text = text.strip_prefix("error: ").unwrap_or(text).to_owned();
+    for word in words {
+        let value = word.split_once('=').map_or(word.as_str(), |(_, value)| value);
+        if value.contains("://") || value.contains('@') {
+            text = text.replace(value, "(URL)");
+        }
+    }
+    let paragraphs: Vec<String> = text.split("\n\n").map(in_one_line).collect();
+    let usage = paragraphs.iter().find_map(|paragraph| paragraph.strip_prefix("Usage: "));
+    let advice = usage.map_or("see leasehold --help".to_owned(), |usage| format!("usage: {usage}"));
+    format!("{}; {advice}", paragraphs.first().map_or("wrong usage", String::as_str))
+}
+
+fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        definition().debug_assert();
+    }
+
+    fn error(words: &[&str]) -> String {
+        let error = definition().try_get_matches_from(words).expect_err("wrong usage");
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        summary(&error.render().to_string(), &words)
+    }
+
+    #[test]
+    fn an_error_is_one_line_with_advice() {
+        let text = error(&["leasehold", "run", "-n", "x", "true"]);
+        let usage = "usage: leasehold run [OPTIONS] NAME -- CMD [ARGS]...";
+        assert_eq!(text, format!("unexpected argument 'true' found; {usage}"));
+        let text = error(&["leasehold", "run", "-w", "soon", "x", "--", "true"]);
+        assert!(text.contains("`soon` is no duration") && text.contains("see leasehold --help"));
+    }
+
+    #[test]
+    fn an_error_shows_no_password() {
+        for words in [
+            &["leasehold", "redis://u:a secret@h/", "ls"][..],
+            &["leasehold", "ls", "x", "redis://:a secret@h"],
+            &["leasehold", "ls", "--uri=redis:/:a secret@h"],
+            &["leasehold", "run", "--permits", "redis://:a secret", "x", "--", "true"],
+            &["leasehold", "watch", "--every=:a secret@h", "x"],
+        ] {
+            let text = error(words);
+            assert!(!text.contains("secret") && !text.contains('\n'), "{text}");
+        }
+    }
 }

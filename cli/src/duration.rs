@@ -17,9 +17,33 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())
 }
 
+/// Reads the lease of a lock, which the library renews: at least 100 ms.
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
+    at_least(Duration::from_millis(100), text)
+}
+
+/// Reads the limit of a hold: at least 10 ms.
+pub(crate) fn limit(text: &str) -> Result<Duration, String> {
+    at_least(Duration::from_millis(10), text)
+}
+
+fn at_least(least: Duration, text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        time if time < least => Err(format!("`{text}` is below {least:?}")),
+        time => Ok(time),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leases_and_limits_have_a_minimum() {
+        assert_eq!(lease("99ms"), Err("`99ms` is below 100ms".to_owned()));
+        assert_eq!(lease("100ms"), Ok(Duration::from_millis(100)));
+        assert!(limit("0").is_err() && limit("10ms").is_ok());
+    }
 
     #[test]
     fn a_duration_has_a_unit_or_counts_seconds() {

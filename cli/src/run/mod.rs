@@ -1,11 +1,78 @@
-//! `leasehold run`.
+//! `leasehold run`: runs a command while it holds a lock.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `lock` | the lock of the command line: its kind, how long to wait, its release |
+//! | `command` | the command: found before the lock is taken, started under the lock |
+//! | `signals` | the signals that are forwarded, and what each does before the command runs |
+//! | `group` | the processes of the command |
+//! | `terminal` | the terminal of an interactive command, and job control |
+//! | `supervisor` | the loop from the start of the command to its end |
+//! | `outcome` | from the end of the command to the exit code |
+//!
+//! The main thread takes the lock, starts the command, and waits for its end. One more thread reads
+//! signals. The library has threads of its own, which renew the lease.
+
+mod command;
+mod group;
+mod lock;
+mod outcome;
+mod signals;
+mod supervisor;
+mod terminal;
 
 use std::process::ExitCode;
+use std::time::Instant;
+
+use leasehold::Client;
 
 use crate::address::Server;
 use crate::args::RunArgs;
 use crate::failure::{Code, Failure, Result};
+use command::Program;
+use group::Group;
+use lock::Held;
+use signals::{Events, Signals};
+use supervisor::{End, Supervisor};
 
-pub(crate) fn run(_: &Server, _: &RunArgs) -> Result<ExitCode> {
-    Err(Failure::new(Code::Internal, "not built yet"))
+/// Runs the command under the lock. Returns the exit code of the program.
+pub(crate) fn run(server: &Server, args: &RunArgs) -> Result<ExitCode> {
+    let program = Program::find(&args.command)?;
+    let builder = lock::settings(server.builder()?, args).label(program.label());
+    let signals = Signals::catch()?;
+    let client = builder.build_lazily()?;
+    let result = take_and_run(&client, args, &program, signals);
+    client.close();
+    result
+}
+
+fn take_and_run(
+    client: &Client,
+    args: &RunArgs,
+    program: &Program<'_>,
+    signals: Signals,
+) -> Result<ExitCode> {
+    let held = match lock::acquire(client, args, signals.cancel()) {
+        Ok(Some(held)) => held,
+        Ok(None) => return Ok(ExitCode::from(args.conflict_exit_code)),
+        Err(error) => return lock::not_acquired(error, &signals),
+    };
+    match signals.begin() {
+        Ok(events) => outcome::of_started(start(args, program, &held, events), held, args),
+        Err(signal) => {
+            held.release()?;
+            Ok(outcome::ended_by(signal.as_raw()))
+        }
+    }
+}
+
+/// Starts the command and waits for its end, or ends it.
+fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> Result<End> {
+    held.check().map_err(|error| {
+        Failure::new(Code::Lost, format!("{error}; the command was not started"))
+    })?;
+    let limit = args.max_hold.and_then(|max_hold| Instant::now().checked_add(max_hold));
+    let child = program.start(&args.name, held.token())?;
+    held.on_lost(events.loss_reporter());
+    Ok(Supervisor::new(Group::of(&child), events, limit).run())
 }

@@ -1,0 +1,155 @@
+//! The command of `run`: found before the lock is taken, started under the lock.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use rustix::fs::{Access, access};
+
+use crate::failure::{Code, Failure, Result};
+
+/// The variable with the name of the lock.
+const LOCK: &str = "LEASEHOLD_LOCK";
+
+/// The variable with the token of a queue lock.
+const TOKEN: &str = "LEASEHOLD_TOKEN";
+
+/// The folders that are searched if PATH is not set, as by execvp(3).
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// The greatest length of a client's label in bytes.
+const LABEL_LENGTH: usize = 256;
+
+/// A command that exists.
+pub(super) struct Program<'a> {
+    name: &'a OsStr,
+    arguments: &'a [OsString],
+}
+
+impl<'a> Program<'a> {
+    /// Finds the command as a shell does, so that a missing one takes no lock.
+    pub(super) fn find(words: &'a [OsString]) -> Result<Program<'a>> {
+        let (name, arguments) =
+            words.split_first().ok_or_else(|| Failure::usage("no command is given"))?;
+        let found: Vec<PathBuf> = candidates(name).into_iter().filter(|it| it.exists()).collect();
+        match found.iter().any(|path| is_executable(path)) {
+            true => Ok(Program { name, arguments }),
+            false if found.is_empty() => Err(not_started(name, Code::NotFound, "not found")),
+            false => Err(not_started(name, Code::NotExecutable, "not executable")),
+        }
+    }
+
+    /// Returns the file name of the command, as the label of a client.
+    pub(super) fn label(&self) -> String {
+        let name = Path::new(self.name).file_name().unwrap_or(self.name).to_string_lossy();
+        let mut label = String::new();
+        for sign in name.chars().filter(|sign| !sign.is_control()) {
+            if label.len() + sign.len_utf8() <= LABEL_LENGTH {
+                label.push(sign);
+            }
+        }
+        if label.is_empty() { "leasehold".to_owned() } else { label }
+    }
+
+    /// Starts the command as the leader of a process group of its own.
+    ///
+    /// Has to run on the main thread: the command gets TERM when this thread ends.
+    pub(super) fn start(&self, lock: &str, token: Option<u64>) -> Result<Child> {
+        let mut command = Command::new(self.name);
+        command.args(self.arguments).process_group(0).env(LOCK, lock);
+        match token {
+            Some(token) => command.env(TOKEN, token.to_string()),
+            // That of an outer `run` is no token of this lock.
+            None => command.env_remove(TOKEN),
+        };
+        end_with_parent(&mut command);
+        command.spawn().map_err(|error| self.refused(&error))
+    }
+
+    fn refused(&self, error: &io::Error) -> Failure {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => Code::NotFound,
+            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => Code::Internal,
+            _ => Code::NotExecutable,
+        };
+        not_started(self.name, code, &error.to_string())
+    }
+}
+
+fn not_started(name: &OsStr, code: Code, reason: &str) -> Failure {
+    Failure::new(code, format!("the command {} cannot be run: {reason}", name.display()))
+}
+
+/// Returns the paths where the system looks for a command.
+fn candidates(name: &OsStr) -> Vec<PathBuf> {
+    if name.is_empty() {
+        return Vec::new();
+    }
+    if Path::new(name).components().count() > 1 || name.as_encoded_bytes().contains(&b'/') {
+        return vec![name.into()];
+    }
+    let folders = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    env::split_paths(&folders).map(|folder| folder.join(name)).collect()
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.is_file() && access(path, Access::EXEC_OK).is_ok()
+}
+
+/// Has the system send TERM to the command if this process dies, by SIGKILL for instance.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[allow(unsafe_code, reason = "only the child itself can ask for the signal, before it executes")]
+fn end_with_parent(command: &mut Command) {
+    use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+    let parent = getpid();
+    let ask = move || {
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        // The parent may have died before.
+        match getppid() == Some(parent) {
+            true => Ok(()),
+            false => Err(io::Error::from(rustix::io::Errno::SRCH)),
+        }
+    };
+    // SAFETY: between fork and exec, `ask` makes two system calls (prctl, getppid), which are
+    // async-signal-safe, and neither allocates nor locks.
+    unsafe {
+        command.pre_exec(ask);
+    }
+}
+
+/// Other systems have no such signal: the command continues without a lock.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn end_with_parent(_: &mut Command) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label(name: &str) -> String {
+        Program { name: OsStr::new(name), arguments: &[] }.label()
+    }
+
+    #[test]
+    fn the_label_is_the_file_name_of_the_command() {
+        assert_eq!(label("/usr/bin/true"), "true");
+        assert_eq!(label("back\nup"), "backup");
+        assert_eq!(label("\u{7}"), "leasehold");
+        assert_eq!(label(&"ä".repeat(300)).len(), LABEL_LENGTH);
+    }
+
+    #[test]
+    fn a_command_is_found_as_a_shell_finds_it() {
+        let code = |name: &str| Program::find(&[name.into()]).err().map(|failure| failure.code);
+        assert_eq!(code("true"), None);
+        assert_eq!(code("/bin/sh"), None);
+        assert_eq!(code("/"), Some(Code::NotExecutable));
+        assert_eq!(code("/dev/null"), Some(Code::NotExecutable));
+        for missing in ["", "/no/such/command", "no-such-command"] {
+            assert_eq!(code(missing), Some(Code::NotFound), "{missing}");
+        }
+    }
+}

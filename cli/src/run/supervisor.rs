@@ -1,0 +1,120 @@
+//! The loop from the start of the command to its end, and the end that `leasehold` forces.
+
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, WaitStatus};
+
+use super::group::{Change, Group};
+use super::signals::{Event, Events};
+use super::terminal::JobControl;
+
+/// The time from TERM to KILL.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The longest wait for the end of the group after KILL.
+///
+/// No process of the group runs any code of its own then; the kernel may still be busy with it.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// The pause between two looks at a group that has to end.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The end of the command.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    /// The command ended by itself.
+    Ended(WaitStatus),
+    /// The lock was lost, and all processes of the command were ended.
+    Lost,
+    /// The command ran for too long, and all its processes were ended.
+    TooLong,
+}
+
+/// Waits for the end of the command, and forwards signals.
+pub(super) struct Supervisor {
+    group: Group,
+    events: Events,
+    jobs: JobControl,
+    /// The moment at which the command has run for too long.
+    limit: Option<Instant>,
+}
+
+impl Supervisor {
+    pub(super) fn new(group: Group, events: Events, limit: Option<Instant>) -> Supervisor {
+        let jobs = JobControl::start(group.id());
+        Supervisor { group, events, jobs, limit }
+    }
+
+    /// Blocks until the command has ended; ends it after a loss of the lock and after the limit.
+    pub(super) fn run(mut self) -> End {
+        let end = self.wait();
+        match end {
+            End::Ended(_) => drop(self.jobs.end()),
+            End::Lost | End::TooLong => {
+                self.terminate();
+                self.jobs.end_by_force();
+            }
+        }
+        end
+    }
+
+    fn wait(&mut self) -> End {
+        loop {
+            match self.next(self.limit) {
+                None => return End::TooLong,
+                Some(Event::Lost) => return End::Lost,
+                Some(Event::Signal(Signal::CHILD)) => match self.group.change() {
+                    Some(Change::Ended(status)) => return End::Ended(status),
+                    Some(Change::Stopped(signal)) => self.jobs.stopped(signal, &self.group),
+                    None => {}
+                },
+                Some(Event::Signal(signal)) => self.jobs.forward(signal, &self.group),
+            }
+        }
+    }
+
+    /// Returns the next event, or `None` at the limit.
+    fn next(&self, limit: Option<Instant>) -> Option<Event> {
+        let events = self.events.receiver();
+        let Some(limit) = limit else {
+            // This value has a sender itself, so the channel stays open.
+            return events.recv().ok();
+        };
+        match events.recv_timeout(limit.saturating_duration_since(Instant::now())) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// Ends all processes of the group: TERM, and KILL after 5 s.
+    fn terminate(&mut self) {
+        Group::adopt();
+        self.group.signal(Signal::TERM);
+        // A stopped process takes TERM only when it continues.
+        self.group.signal(Signal::CONT);
+        if !self.ends_within(GRACE) {
+            self.group.signal(Signal::KILL);
+            self.ends_within(LAST_WAIT);
+        }
+    }
+
+    /// Returns whether the group ends within `time`. Forwards signals meanwhile.
+    fn ends_within(&mut self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        loop {
+            self.group.change();
+            if self.group.has_ended() {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+            match self.next(Some(Instant::now() + CHECK_INTERVAL)) {
+                // A stop would only delay the end.
+                Some(Event::Signal(Signal::CHILD | Signal::TSTP) | Event::Lost) | None => {}
+                Some(Event::Signal(signal)) => self.group.signal(signal),
+            }
+        }
+    }
+}

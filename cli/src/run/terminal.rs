@@ -1,0 +1,196 @@
+//! The terminal of an interactive command, and job control.
+//!
+//! The command has a process group of its own, and a terminal serves one group at a time, the
+//! foreground group. So `leasehold` gives the terminal to the group of the command:
+//! - at the start, if its own group has the terminal, and stdin and stdout are terminals. Keys such
+//!   as Ctrl-C then reach the command directly.
+//! - when the command stops because it needs the terminal (TTIN, TTOU). In `run ... | less`, the
+//!   pager keeps the terminal as long as the command does not need it.
+//!
+//! When the command stops (Ctrl-Z), `leasehold` takes the terminal back and stops too, with its own
+//! group, so that the shell takes over. `fg` continues `leasehold`, and `leasehold` continues the
+//! command. At the end of the command the terminal is taken back.
+
+use std::fs::{self, File};
+use std::io::{IsTerminal, stdin, stdout};
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal as Blocked};
+use rustix::process::{self, Pid, Signal};
+use rustix::termios::{self, OptionalActions, Termios};
+
+use super::group::Group;
+
+/// The controlling terminal.
+const TERMINAL: &str = "/dev/tty";
+
+/// Moves the terminal between the groups, and stops this process with the command.
+pub(super) struct JobControl {
+    /// The group of this process.
+    own: Pid,
+    /// The group of the command.
+    other: Pid,
+    /// Whether the command gets the terminal whenever this process has it.
+    is_interactive: bool,
+    /// The terminal with its settings, while the command has it.
+    given: Option<(File, Option<Termios>)>,
+    /// Whether a TSTP was forwarded.
+    stop_forwarded: bool,
+}
+
+impl JobControl {
+    /// Gives the terminal to the group of an interactive command.
+    pub(super) fn start(other: Pid) -> JobControl {
+        let is_interactive = stdin().is_terminal() && stdout().is_terminal();
+        let own = process::getpgrp();
+        let mut jobs =
+            JobControl { own, other, is_interactive, given: None, stop_forwarded: false };
+        if is_interactive {
+            jobs.give();
+        }
+        jobs
+    }
+
+    /// Forwards a signal to the command.
+    pub(super) fn forward(&mut self, signal: Signal, group: &Group) {
+        match signal {
+            Signal::TSTP if is_orphaned() => return,
+            Signal::TSTP => self.stop_forwarded = true,
+            Signal::CONT => {
+                self.stop_forwarded = false;
+                if self.is_interactive {
+                    self.give();
+                }
+            }
+            _ => {}
+        }
+        group.signal(signal);
+    }
+
+    /// Reacts to a stop of the command.
+    pub(super) fn stopped(&mut self, signal: i32, group: &Group) {
+        let needs_terminal = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw).contains(&signal);
+        if needs_terminal && self.give() {
+            return group.signal(Signal::CONT);
+        }
+        if self.given.is_none() && !self.stop_forwarded && !needs_terminal {
+            // Somebody looks at the command, without the shell: the lock stays held.
+            return;
+        }
+        match (is_orphaned(), needs_terminal) {
+            (false, _) => self.stop(),
+            // No shell would continue this process. A program of its own would not stop there.
+            (true, false) => group.signal(Signal::CONT),
+            (true, true) => {}
+        }
+    }
+
+    /// Stops this process until the shell continues it.
+    ///
+    /// A CONT then follows, which is forwarded.
+    fn stop(&mut self) {
+        match self.end() {
+            // The terminal has stopped the command alone: the rest of the job has to stop too.
+            true => {
+                let _ = process::kill_current_process_group(Signal::STOP);
+            }
+            false => stop_this_thread_and_all_others(),
+        }
+    }
+
+    /// Takes the terminal back; returns whether the command had it.
+    pub(super) fn end(&mut self) -> bool {
+        self.take_back().is_some()
+    }
+
+    /// Takes the terminal back, with the settings that it had.
+    pub(super) fn end_by_force(&mut self) {
+        if let Some((terminal, Some(settings))) = self.take_back() {
+            // It fails if the terminal is gone.
+            let _ = termios::tcsetattr(&terminal, OptionalActions::Drain, &settings);
+        }
+    }
+
+    /// Gives the terminal to the command if this process has it; returns whether the command has it.
+    fn give(&mut self) -> bool {
+        let Ok(terminal) = File::options().read(true).write(true).open(TERMINAL) else {
+            return false;
+        };
+        match termios::tcgetpgrp(&terminal) {
+            // The command stopped before it had the terminal, and has it now.
+            Ok(group) if group == self.other => return true,
+            Ok(group) if group == self.own => {}
+            _ => return false,
+        }
+        let settings = termios::tcgetattr(&terminal).ok();
+        let is_given = termios::tcsetpgrp(&terminal, self.other).is_ok();
+        if is_given {
+            self.given = Some((terminal, settings));
+        }
+        is_given
+    }
+
+    /// Takes the terminal back, unless a shell or another job has it.
+    fn take_back(&mut self) -> Option<(File, Option<Termios>)> {
+        let (terminal, settings) = self.given.take()?;
+        let exists = |group| process::test_kill_process_group(group).is_ok();
+        match termios::tcgetpgrp(&terminal) {
+            Ok(group) if group != self.other && exists(group) => return None,
+            _ => {}
+        }
+        // A group in the background gets TTOU for this call, unless the signal is blocked.
+        let mut mask = SigSet::empty();
+        mask.add(Blocked::SIGTTOU);
+        let old = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let _ = termios::tcsetpgrp(&terminal, self.own);
+        let _ = old.map(|old| old.thread_set_mask());
+        Some((terminal, settings))
+    }
+}
+
+/// Stops this process until CONT, unless no shell would continue it.
+pub(super) fn stop_this_process() {
+    if !is_orphaned() {
+        stop_this_thread_and_all_others();
+    }
+}
+
+/// Stops this process; the calling thread has stopped when the call returns.
+fn stop_this_thread_and_all_others() {
+    let _ = signal_hook::low_level::raise(Signal::STOP.as_raw());
+}
+
+/// Returns whether the group of this process is orphaned: no shell in the session controls it.
+///
+/// The kernel ignores TSTP for such a group. The first ancestor outside of the group decides.
+fn is_orphaned() -> bool {
+    let (group, session) = (process::getpgrp(), process::getsid(None));
+    let mut ancestor = process::getppid();
+    while let Some(pid) = ancestor {
+        if process::getsid(Some(pid)) != session {
+            return true;
+        }
+        if process::getpgid(Some(pid)) != Ok(group) {
+            return false;
+        }
+        ancestor = parent_of(pid);
+    }
+    true
+}
+
+/// Returns the parent of another process; `None` on systems without `/proc`.
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The name of the program, in parentheses, may contain spaces and parentheses.
+    let (_, fields) = stat.rsplit_once(')')?;
+    Pid::from_raw(fields.split_whitespace().nth(1)?.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_of_a_process_is_known() {
+        assert_eq!(parent_of(process::getpid()), process::getppid());
+    }
+}

@@ -1,0 +1,1 @@
+//! Help, completions, the man page, and the README.

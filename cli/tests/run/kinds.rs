@@ -1,0 +1,162 @@
+//! The kinds of locks: what excludes what, and the variables of the command.
+
+use leasehold::Client;
+
+use crate::harness::{Server, eventually, exists, pttl};
+use crate::program::{Running, UNTIL_INPUT, code_of, run};
+
+const KINDS: [&[&str]; 5] = [&[], &["-s"], &["--fair"], &["--queue"], &["--permits", "1"]];
+
+fn refused(server: &Server, options: &[&str]) -> bool {
+    match code_of(server, &[options, &["-n", "-E", "9", "x", "--", "true"]].concat()) {
+        0 => false,
+        9 => true,
+        code => panic!("exit code {code}"),
+    }
+}
+
+fn holding(server: &Server, options: &[&str]) -> Running {
+    Running::script(server, &[options, &["x"]].concat(), UNTIL_INPUT)
+}
+
+#[test]
+fn each_kind_excludes_itself_except_readers() {
+    let server = Server::start();
+    for options in KINDS {
+        let holder = holding(&server, options);
+        assert_eq!(refused(&server, options), options != ["-s"], "{options:?}");
+        assert_eq!(holder.finish().code(), 5, "{options:?}");
+        assert!(!refused(&server, options), "{options:?}");
+        let _: u32 = server.ask(&["DEL", "x"]);
+    }
+}
+
+#[test]
+fn readers_and_plain_holders_exclude_each_other() {
+    let server = Server::start();
+    for (holder, other) in [(&["-s"][..], &[][..]), (&[], &["-s"])] {
+        let holder = holding(&server, holder);
+        assert!(refused(&server, other));
+        let waiter =
+            Running::start(run(&server, &[other, &["x", "--", "echo", "got it"]].concat()));
+        assert_eq!(holder.finish().code(), 5);
+        assert_eq!(waiter.line(), "got it");
+        assert_eq!(waiter.finish().code(), 0);
+    }
+}
+
+#[test]
+fn plain_runs_and_locks_in_code_exclude_each_other() {
+    let server = Server::start();
+    let client = Client::open(server.url()).expect("the server runs");
+    let (lock, shared) = (client.lock("x"), client.rw_lock("x"));
+    let holder = holding(&server, &[]);
+    assert!(lock.try_lock().expect("the server answers").is_none());
+    assert!(shared.try_read().expect("the server answers").is_none());
+    holder.finish();
+    let holder = holding(&server, &["-s"]);
+    assert!(lock.try_lock().expect("the server answers").is_none());
+    assert!(shared.try_write().expect("the server answers").is_none());
+    assert!(shared.try_read().expect("the server answers").is_some());
+    holder.finish();
+    let guard = lock.lock().expect("the lock is free");
+    assert!(refused(&server, &[]) && refused(&server, &["-s"]));
+    guard.unlock().expect("the lock was held");
+    let guard = shared.write().expect("the lock is free");
+    assert!(refused(&server, &[]) && refused(&server, &["-s"]));
+    guard.unlock().expect("the lock was held");
+}
+
+#[test]
+fn a_semaphore_has_as_many_permits_as_its_first_user_said() {
+    let server = Server::start();
+    let holders = [holding(&server, &["--permits", "2"]), holding(&server, &["--permits", "2"])];
+    assert!(refused(&server, &["--permits", "2"]));
+    assert!(refused(&server, &["--permits", "3"]));
+    let [first, second] = holders;
+    first.finish();
+    assert!(!refused(&server, &["--permits", "2"]));
+    second.finish();
+}
+
+#[test]
+fn the_command_knows_its_lock_and_the_token_of_a_queue_lock() {
+    let server = Server::start();
+    let script = "echo \"$LEASEHOLD_LOCK ${LEASEHOLD_TOKEN-none}\"";
+    let mut tokens = Vec::new();
+    for options in [KINDS.as_slice(), &[&["--queue"]]].concat() {
+        let name = format!("name {}", options.concat());
+        let words = [options, &[name.as_str(), "--", "sh", "-c", script]].concat();
+        let mut command = run(&server, &words);
+        // As inside of another run.
+        command.env("LEASEHOLD_LOCK", "outer").env("LEASEHOLD_TOKEN", "7");
+        let end = Running::start(command).finish();
+        let (lock, token) = end.output[0].rsplit_once(' ').expect("two words");
+        assert_eq!(lock, name);
+        match options == ["--queue"] {
+            true => tokens.push(token.parse::<u64>().expect("a number")),
+            false => assert_eq!(token, "none"),
+        }
+    }
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
+}
+
+#[test]
+fn a_higher_weight_overtakes_in_the_queue() {
+    let server = Server::start();
+    let client = Client::open(server.url()).expect("the server runs");
+    let lock = client.queue_lock("x");
+    let guard = lock.lock().expect("the lock is free");
+    let waiters = ["1", "10"].map(|weight| {
+        let waiting = || lock.waiting().expect("the server answers").processes();
+        let before = waiting();
+        let words = ["--queue", "--weight", weight, "x", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN"];
+        let running = Running::start(run(&server, &words));
+        eventually("the program waits", || waiting() > before);
+        running
+    });
+    guard.unlock().expect("the lock was held");
+    let [light, heavy] = waiters.map(|waiter| waiter.line().parse::<u64>().expect("a token"));
+    assert!(heavy < light, "{heavy} {light}");
+}
+
+#[test]
+fn the_lock_is_free_at_once_unless_a_minimum_keeps_it() {
+    let server = Server::start();
+    for options in [&[][..], &["--fair"], &["--queue"], &["--permits", "1"]] {
+        assert_eq!(code_of(&server, &[options, &["x", "--", "true"]].concat()), 0);
+        assert!(!refused(&server, options), "{options:?}");
+        assert_eq!(
+            code_of(&server, &[options, &["--min-hold", "1h", "x", "--", "true"]].concat()),
+            0
+        );
+        assert!(refused(&server, options), "{options:?}");
+        let () = server.ask(&["FLUSHALL"]);
+    }
+}
+
+#[test]
+fn the_lease_has_the_chosen_length() {
+    let server = Server::start();
+    for (options, longest) in [(&[][..], 30_000), (&["--lease", "5s"], 5000)] {
+        let holder = holding(&server, options);
+        let left = pttl(&server, "x");
+        assert!((1..=longest).contains(&left), "{left}");
+        assert!(left > 5000 || longest == 5000, "{left}");
+        holder.finish();
+        assert!(!exists(&server, "x"));
+    }
+}
+
+#[test]
+fn others_see_the_command_that_holds_the_lock() {
+    let server = Server::start();
+    let client = Client::open(server.url()).expect("the server runs");
+    let lock = client.lock("x");
+    let mut holder = holding(&server, &[]);
+    eventually("the record has the command", || {
+        let info = lock.holder().expect("the server answers").expect("the lock is held");
+        info.label() == Some("sh") && info.pid() == Some(holder.process().pid())
+    });
+    holder.finish();
+}

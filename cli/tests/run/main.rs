@@ -1,0 +1,16 @@
+//! `leasehold run` and the command line: real servers, real signals, real terminals.
+#![allow(missing_docs, reason = "tests")]
+
+#[path = "../../../tests/harness/mod.rs"]
+mod harness;
+#[path = "../support/terminal.rs"]
+mod terminal;
+
+mod command_line;
+mod exit_codes;
+mod interactive;
+mod kinds;
+mod loss;
+mod program;
+mod signals;
+mod waiting;

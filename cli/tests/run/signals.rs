@@ -1,0 +1,141 @@
+//! Signals while the command runs, and around its start.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+use crate::harness::wait::holds_within;
+use crate::harness::{Server, eventually, exists};
+use crate::program::{Running, TRAPPING, UNTIL_INPUT, group_ends, leasehold, run};
+
+const FORWARDED: [(&str, Signal); 12] = [
+    ("HUP", Signal::HUP),
+    ("INT", Signal::INT),
+    ("QUIT", Signal::QUIT),
+    ("TERM", Signal::TERM),
+    ("USR1", Signal::USR1),
+    ("USR2", Signal::USR2),
+    ("ALRM", Signal::ALARM),
+    ("VTALRM", Signal::VTALARM),
+    ("PROF", Signal::PROF),
+    ("WINCH", Signal::WINCH),
+    ("CONT", Signal::CONT),
+    ("IO", Signal::IO),
+];
+
+#[test]
+fn signals_are_forwarded_to_the_command() {
+    let server = Server::start();
+    let traps: String =
+        FORWARDED.iter().map(|(name, _)| format!("trap 'echo {name}' {name};")).collect();
+    let running = Running::script(&server, &["x"], &(traps + TRAPPING));
+    for (name, signal) in FORWARDED {
+        running.signal(signal);
+        assert_eq!(running.line(), name);
+    }
+    assert_eq!(running.finish().code(), 5);
+}
+
+#[test]
+fn a_signal_that_ends_the_command_frees_the_lock() {
+    let server = Server::start();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let running = Running::script(&server, &["x"], UNTIL_INPUT);
+        running.signal(signal);
+        let end = running.end();
+        assert_eq!((end.code(), end.errors.as_str()), (code, ""));
+        assert!(!exists(&server, "x"));
+    }
+}
+
+#[test]
+fn a_signal_around_the_start_is_not_lost_and_leaves_no_process() {
+    let server = Server::start();
+    for step in 0..40 {
+        let mut running = Running::start(run(&server, &["x", "--", "sh", "-c", UNTIL_INPUT]));
+        // Not a wait for a condition: each round sends the signal at another moment.
+        holds_within(Duration::from_micros(250 * step), || false);
+        running.signal(Signal::TERM);
+        let started = holds_within(Duration::from_millis(1), || false);
+        assert!(!started);
+        // Before the handlers are installed, the signal ends the program itself.
+        let status = running.process().wait();
+        assert!(status.code() == Some(143) || is_end_by_term(status), "{status}");
+        let end = running.end();
+        assert_eq!(end.errors, "");
+        if let Some(pid) = end.output.first().and_then(|line| line.strip_prefix("group ")) {
+            group_ends(Pid::from_raw(pid.parse().expect("a number")).expect("a process id"));
+        }
+        eventually("the lock is free", || !exists(&server, "x"));
+    }
+}
+
+fn is_end_by_term(status: std::process::ExitStatus) -> bool {
+    std::os::unix::process::ExitStatusExt::signal(&status) == Some(Signal::TERM.as_raw())
+}
+
+#[test]
+fn the_command_gets_term_when_leasehold_is_killed() {
+    let server = Server::start();
+    let script = format!("trap 'echo got TERM; exit 3' TERM;{TRAPPING}");
+    let mut running = Running::script(&server, &["x"], &script);
+    running.process().kill();
+    assert_eq!(running.line(), "got TERM");
+}
+
+#[test]
+fn the_command_has_default_signals_and_no_sockets() {
+    let server = Server::start();
+    let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls -l /proc/self/fd";
+    let end = Running::start(run(&server, &["x", "--", "sh", "-c", script])).finish();
+    let mask = |signals: u64| format!("\t{signals:016x}");
+    // Rust programs ignore PIPE, as this one does, and commands do not inherit that.
+    let ignored = ignored_here() & !(1 << (Signal::PIPE.as_raw() - 1));
+    assert_eq!(end.output[0], format!("SigBlk:{}", mask(0)));
+    assert_eq!(end.output[1], format!("SigIgn:{}", mask(ignored)));
+    assert!(!end.output.iter().any(|line| line.contains("socket:")), "{:?}", end.output);
+}
+
+/// Returns the signals that this process ignores.
+fn ignored_here() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a Linux system");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask");
+    u64::from_str_radix(mask.trim(), 16).expect("a hexadecimal number")
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let server = Server::start();
+    let mut command = Command::new("sh");
+    let program = leasehold().get_program().to_owned();
+    let script = "trap '' HUP; exec \"$0\" run x -- sh -c 'echo group $$; read -r line; exit 5'";
+    command.args(["-c", script]).arg(program).env("LEASEHOLD_URL", server.url());
+    let mut running = Running::start(command);
+    running.group();
+    running.signal(Signal::HUP);
+    assert_eq!(running.finish().code(), 5);
+}
+
+#[test]
+fn input_and_output_are_those_of_the_command() {
+    let server = Server::start();
+    let script = "read -r line; echo \"out $line\"; echo \"err $line\" >&2";
+    let mut running = Running::start(run(&server, &["x", "--", "sh", "-c", script]));
+    running.say("text");
+    let end = running.finish();
+    assert_eq!((end.output.concat().as_str(), end.errors.as_str()), ("out text", "err text\n"));
+}
+
+#[test]
+fn a_stopped_command_keeps_the_lock_and_can_continue() {
+    let server = Server::start();
+    let mut running = Running::script(&server, &["--lease", "500ms", "x"], UNTIL_INPUT);
+    let group = running.group_id();
+    rustix::process::kill_process(group, Signal::STOP).expect("our own process");
+    let begin = Instant::now();
+    eventually("several leases pass", || begin.elapsed() > Duration::from_secs(2));
+    assert!(exists(&server, "x") && !running.process().is_stopped());
+    rustix::process::kill_process(group, Signal::CONT).expect("our own process");
+    assert_eq!(running.finish().code(), 5);
+}

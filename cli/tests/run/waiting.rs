@@ -1,0 +1,83 @@
+//! Signals and outages while the program waits for the lock.
+
+use leasehold::Client;
+use rustix::process::Signal;
+
+use crate::harness::{Server, eventually, exists};
+use crate::program::{Running, run};
+
+/// Starts a program that waits for the lock `x`; blocks until it does.
+fn waiting(server: &Server, client: &Client, options: &[&str]) -> Running {
+    let running = Running::start(run(server, &[options, &["x", "--", "echo", "got it"]].concat()));
+    let lock = client.lock("x");
+    let fair = client.fair_lock("x");
+    let count = || match options.contains(&"--fair") {
+        true => fair.waiting().expect("the server answers").queue().len() as u64,
+        false => lock.waiting().expect("the server answers").processes(),
+    };
+    eventually("the program waits", || count() == 1);
+    running
+}
+
+#[test]
+fn a_signal_ends_the_wait_and_the_place_in_the_queue() {
+    let server = Server::start();
+    let client = Client::open(server.url()).expect("the server runs");
+    let guard = client.fair_lock("x").lock().expect("the lock is free");
+    for (signal, code) in [
+        (Signal::HUP, 129),
+        (Signal::INT, 130),
+        (Signal::QUIT, 131),
+        (Signal::TERM, 143),
+        (Signal::ALARM, 142),
+    ] {
+        let running = waiting(&server, &client, &["--fair"]);
+        running.signal(signal);
+        let end = running.end();
+        assert_eq!((end.code(), end.output.len(), end.errors.as_str()), (code, 0, ""));
+        let info = client.fair_lock("x").waiting().expect("the server answers");
+        assert!(info.queue().is_empty(), "{info:?}");
+    }
+    guard.unlock().expect("the lock was held");
+    assert!(!exists(&server, "x"));
+}
+
+#[test]
+fn signals_for_the_command_do_not_end_the_wait() {
+    let server = Server::start();
+    let client = Client::open(server.url()).expect("the server runs");
+    let guard = client.lock("x").lock().expect("the lock is free");
+    let running = waiting(&server, &client, &[]);
+    for signal in [Signal::USR1, Signal::USR2, Signal::WINCH, Signal::CONT, Signal::IO] {
+        running.signal(signal);
+    }
+    guard.unlock().expect("the lock was held");
+    assert_eq!(running.line(), "got it");
+    assert_eq!(running.finish().code(), 0);
+}
+
+#[test]
+fn a_stop_of_a_waiting_program_ends_with_cont() {
+    let server = Server::start();
+    let client = Client::open(server.url()).expect("the server runs");
+    let guard = client.lock("x").lock().expect("the lock is free");
+    let mut running = waiting(&server, &client, &[]);
+    running.process().stop();
+    guard.unlock().expect("the lock was held");
+    running.process().resume();
+    assert_eq!(running.line(), "got it");
+    assert_eq!(running.finish().code(), 0);
+}
+
+#[test]
+fn a_wait_survives_an_outage() {
+    let server = Server::start();
+    let client = Client::open(server.url()).expect("the server runs");
+    let guard = client.lock("x").lock().expect("the lock is free");
+    let running = waiting(&server, &client, &[]);
+    server.kill();
+    drop(guard);
+    server.restart();
+    assert_eq!(running.line(), "got it");
+    assert_eq!(running.finish().code(), 0);
+}
