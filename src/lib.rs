@@ -435,7 +435,7 @@ mod must_use {
         "client.locks(\"a*\")?"
         "client.watch_locks([\"a\"])?"
         "client.lock_info(\"a\")"
-        "client.audit()?"
+        "client.audit()"
         "leasehold::Client::builder()"
         "leasehold::Client::open(\"redis://127.0.0.1/\")?"
         "leasehold::MultiLock::new([lock])"

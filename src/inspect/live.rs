@@ -10,7 +10,7 @@
 //! The session subscribes to its own channel only. A subscriber of a lock's channel would count as
 //! a waiting process, and its presence would make holders yield.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,15 @@ use crate::util::clock::{self, Moment};
 use crate::util::log_target;
 
 pub(crate) use crate::command::details::LiveDetails;
+
+/// The answers of running processes, by client and number of the hold.
+#[derive(Debug, Default)]
+pub(crate) struct LiveAnswers {
+    /// The details of the holds that the clients still have.
+    pub(super) details: HashMap<(Uuid, u64), LiveDetails>,
+    /// The number of holds that each client has had of the lock of that hold.
+    pub(super) acquired: HashMap<(Uuid, u64), u64>,
+}
 
 /// The longest time that one session waits for silent clients, all questions together.
 ///
@@ -89,7 +98,7 @@ struct Question {
     published: VecDeque<Uuid>,
     /// The holds that each client was asked for, and the number of answers that are missing.
     asked: BTreeMap<Uuid, (BTreeSet<u64>, usize)>,
-    answers: Vec<(Uuid, u64, LiveDetails)>,
+    answers: LiveAnswers,
     /// Whether a request without a subscriber is lost: there is no other server.
     is_single_server: bool,
     /// The clients whose requests were lost.
@@ -109,19 +118,20 @@ impl LiveSession {
     }
 
     /// Begins the next query: it has the whole time for silent clients.
+    ///
+    /// Forgets the clients that have not been asked for long, because they hold nothing any more.
     pub(super) fn begin_query(&mut self) {
+        let now = clock::now();
         self.patience = PATIENCE;
+        self.silent.retain(|_, pause| now < pause.end + LONGEST_PAUSE);
     }
 
     /// Asks each client for details of some of its holds, named by key and number.
     ///
-    /// Returns the details that arrived, with client and number of hold. Blocks until all clients
+    /// Returns the answers that arrived. Blocks until all clients
     /// have answered, or for half of the time that is left for silent clients. One round trip to
     /// the clients; the first call connects.
-    pub(crate) fn ask(
-        &mut self,
-        asked: &[(Uuid, Vec<(String, u64)>)],
-    ) -> Vec<(Uuid, u64, LiveDetails)> {
+    pub(crate) fn ask(&mut self, asked: &[(Uuid, Vec<(String, u64)>)]) -> LiveAnswers {
         let begun = clock::now();
         let is_paused = |pause: Option<&AskPause>| pause.is_some_and(|pause| begun < pause.end);
         let is_worthwhile = |(client, holds): &&(Uuid, Vec<_>)| {
@@ -129,7 +139,7 @@ impl LiveSession {
         };
         let asked: Vec<_> = asked.iter().filter(is_worthwhile).collect();
         if asked.is_empty() || is_paused(self.failure.as_ref()) {
-            return Vec::new();
+            return LiveAnswers::default();
         }
         let question = self.question(&asked, begun);
         let now = clock::now();
@@ -244,7 +254,7 @@ impl Question {
         let mut question = Question {
             published: VecDeque::new(),
             asked: BTreeMap::new(),
-            answers: Vec::new(),
+            answers: LiveAnswers::default(),
             is_single_server,
             gone: BTreeSet::new(),
         };
@@ -294,10 +304,12 @@ impl Question {
     }
 
     fn answered(&mut self, answer: DetailsAnswer) {
-        let DetailsAnswer { client, holds } = answer;
+        let DetailsAnswer { client, holds, counts } = answer;
         let Some((numbers, missing)) = self.asked.get_mut(&client) else { return };
         let holds = holds.into_iter().filter(|details| numbers.contains(&details.hold));
-        self.answers.extend(holds.map(|details| (client, details.hold, details)));
+        let counts = counts.into_iter().filter(|count| numbers.contains(&count.hold));
+        self.answers.details.extend(holds.map(|details| ((client, details.hold), details)));
+        self.answers.acquired.extend(counts.map(|it| ((client, it.hold), it.acquired)));
         *missing -= 1;
         if *missing == 0 {
             self.asked.remove(&client);
@@ -306,177 +318,4 @@ impl Question {
 }
 
 #[cfg(all(test, not(leasehold_model)))]
-mod tests {
-    use std::process::{Child, Command, Stdio};
-
-    use super::*;
-    use crate::cancel::Limit;
-    use crate::config::Builder;
-    use crate::error::ErrorKind;
-    use crate::util::sync::Parker;
-
-    /// A redis-server on a Unix socket in a folder of its own.
-    struct Server {
-        process: Child,
-        folder: tempfile::TempDir,
-    }
-
-    impl Server {
-        fn start() -> Server {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let process = Command::new("redis-server")
-                .args(["--port", "0", "--save", "", "--unixsocket"])
-                .arg(folder.path().join("redis.sock"))
-                .stdout(Stdio::null())
-                .spawn()
-                .expect("redis-server is installed");
-            let server = Server { process, folder };
-            eventually("the server answers", || server.engine(true).is_ok());
-            server
-        }
-
-        fn engine(&self, announce: bool) -> Result<Arc<Engine>> {
-            let socket = self.folder.path().join("redis.sock");
-            let builder = Builder::default().single(format!("redis+unix://{}", socket.display()));
-            Engine::start(builder.announce(announce), false)
-        }
-
-        /// Returns an engine that listens for requests.
-        fn listening(&self) -> Arc<Engine> {
-            let engine = self.engine(true).expect("the server runs");
-            engine.listeners.stay_connected();
-            let is_connected = || engine.channels.message_to_listener(None, "").is_some();
-            eventually("the listener is connected", is_connected);
-            engine
-        }
-    }
-
-    impl Drop for Server {
-        fn drop(&mut self) {
-            // The server may have ended by itself.
-            let _ = self.process.kill().and_then(|()| self.process.wait());
-        }
-    }
-
-    fn eventually(what: &str, condition: impl Fn() -> bool) {
-        let end = clock::now() + Duration::from_secs(30);
-        while !condition() {
-            assert!(clock::now() < end, "{what}");
-            Parker::default().park_until(clock::now() + Duration::from_millis(2));
-        }
-    }
-
-    /// Takes a lock in this thread. Returns key and number of the hold, and its guard.
-    fn hold(engine: &Arc<Engine>, name: &str) -> ((String, u64), crate::Guard) {
-        let lock = crate::lock::handle::Lock::new(Arc::clone(engine), name.to_owned());
-        let guard = lock.lock().expect("the lock is free");
-        let local = engine.local(&name.into()).expect("a good name");
-        let number = local.holds()[0].id().number();
-        ((name.to_owned(), number), guard)
-    }
-
-    #[test]
-    fn a_running_process_tells_details_of_its_holds() {
-        let server = Server::start();
-        let (asking, holding) = (server.engine(false).expect("it runs"), server.listening());
-        let ((key, number), guard) = hold(&holding, "a");
-        let (other, _other_guard) = hold(&holding, "b");
-        let mut session = LiveSession::open(&asking);
-        let unknown = ("c".to_owned(), number);
-        let ended = (key.clone(), number - 1);
-        let all = [(holding.id, vec![(key.clone(), number), other.clone(), unknown, ended])];
-        let mut details = session.ask(&all);
-        details.sort_by_key(|(_, hold, _)| *hold);
-        let numbers: Vec<_> = details.iter().map(|(client, hold, _)| (*client, *hold)).collect();
-        assert_eq!(numbers, [(holding.id, number), (holding.id, other.1)]);
-        let (_, _, first) = &details[0];
-        assert_eq!((first.hold, first.kind.as_deref()), (number, Some("lock")));
-        assert_eq!(first.thread_name.as_deref(), std::thread::current().name());
-        assert_eq!((first.guards, first.waiters), (1, 0));
-        assert!(first.remaining > Duration::ZERO && first.remaining <= Duration::from_secs(30));
-        assert!(first.held_for < Duration::from_secs(30));
-        drop(guard);
-        assert_eq!(session.ask(&[(holding.id, vec![(key, number)])]).len(), 0, "it has ended");
-        assert_eq!(session.ask(&all).len(), 1, "an answer without details is an answer");
-        assert_eq!(session.patience, PATIENCE, "no client was silent");
-    }
-
-    #[test]
-    fn more_holds_than_fit_into_one_request_are_asked_for_in_several() {
-        let server = Server::start();
-        let holding = server.listening();
-        let ((key, number), _guard) = hold(&holding, "a");
-        let unknown = (0..3 * MAX_HOLDS as u64).map(|hold| ("b".to_owned(), hold));
-        let holds = unknown.chain([(key, number)]).collect();
-        let details = LiveSession::open(&holding).ask(&[(holding.id, holds)]);
-        assert_eq!(details.len(), 1, "a client may ask itself");
-    }
-
-    #[test]
-    fn a_client_without_a_listener_is_not_waited_for() {
-        let server = Server::start();
-        let (asking, silent) = (server.engine(false).expect("it runs"), server.listening());
-        silent.close();
-        let mut session = LiveSession::open(&asking);
-        assert!(session.ask(&[(silent.id, vec![("a".to_owned(), 1)])]).is_empty());
-        assert_eq!((session.patience, session.silent.len()), (PATIENCE, 1));
-        // The session goes on with other clients.
-        let holding = server.listening();
-        let (held, _guard) = hold(&holding, "a");
-        assert_eq!(
-            session.ask(&[(silent.id, vec![held.clone()]), (holding.id, vec![held])]).len(),
-            1
-        );
-    }
-
-    #[test]
-    fn a_client_that_does_not_answer_costs_half_of_the_patience_once() {
-        let server = Server::start();
-        let (asking, holding) = (server.engine(false).expect("it runs"), server.listening());
-        let (held, _guard) = hold(&holding, "a");
-        // A subscriber that never answers, as a stopped process.
-        let silent = Uuid::new_v4();
-        let subscriber = ReplyLink::open(&asking).and_then(|mut link| {
-            let channel = details::wake_channel(silent);
-            let subscribe = Call::command(&[b"SUBSCRIBE", channel.as_bytes()]);
-            link.routed.conn.send(&subscribe.bytes).map_err(|fault| fault.error)?;
-            link.receive(clock::now() + Duration::from_secs(30))?;
-            Ok(link)
-        });
-        let _subscriber = subscriber.expect("the server runs");
-        let mut session = LiveSession::open(&asking);
-        let both = [(silent, vec![("b".to_owned(), 1)]), (holding.id, vec![held])];
-        let begun = clock::now();
-        assert_eq!(session.ask(&both).len(), 1);
-        let (waited, left) = (begun.until(clock::now()), session.patience);
-        assert!(waited >= PATIENCE / 2 && left <= PATIENCE / 2, "{waited:?}, {left:?}");
-        assert_eq!(session.ask(&both).len(), 1);
-        assert_eq!(session.patience, left, "the silent client was not asked again");
-    }
-
-    #[test]
-    fn a_session_without_a_connection_or_permission_has_no_answers() {
-        let server = Server::start();
-        let holding = server.listening();
-        let (held, _guard) = hold(&holding, "a");
-        let asked = [(holding.id, vec![held])];
-        let acl = |words: &[&[u8]]| {
-            let parts = [&[b"ACL".as_slice(), b"SETUSER", b"default"], words].concat();
-            let (call, limit) = (Call::command(&parts), Limit::none());
-            holding.router.call(call, crate::pool::Target::Any, &limit).expect("it is permitted");
-        };
-        acl(&[b"resetchannels", b"&leasehold:wake:*"]);
-        let mut refused = LiveSession::open(&holding);
-        assert!(
-            refused.ask(&asked).is_empty() && refused.failure.is_some(),
-            "no channel for the answers"
-        );
-        acl(&[b"&leasehold:reply:*"]);
-        assert_eq!(LiveSession::open(&holding).ask(&asked).len(), 1);
-        drop(server);
-        let mut cut_off = LiveSession::open(&holding);
-        assert!(cut_off.ask(&asked).is_empty() && cut_off.failure.is_some());
-        let error = ReplyLink::open(&holding).err().map(|error| error.kind());
-        assert_eq!(error, Some(ErrorKind::Connection));
-    }
-}
+mod tests;
