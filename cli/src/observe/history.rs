@@ -50,9 +50,12 @@ impl Span {
         Span { caller: caller.clone(), start, lease_end }
     }
 
-    fn update(&mut self, caller: &Caller, moment: &Moment) {
+    /// Takes the facts of a later look. Returns whether the process has become known.
+    fn update(&mut self, caller: &Caller, moment: &Moment) -> bool {
+        let was_known = self.caller.pid.is_some();
         self.caller.update(caller);
         self.lease_end = moment.lease_end(caller);
+        !was_known && self.caller.pid.is_some()
     }
 }
 
@@ -119,7 +122,7 @@ impl History {
     /// Returns the ends and the beginnings of holds.
     fn holds(&mut self, lock: Option<&LockSnapshot>, moment: &Moment) -> Vec<LockEvent> {
         let mut before = mem::take(&mut self.holds);
-        let (mut begun, mut handed_off) = (Vec::new(), Vec::new());
+        let (mut begun, mut handed_off, mut identified) = (Vec::new(), Vec::new(), Vec::new());
         let is_exclusive = lock.is_some_and(LockSnapshot::is_exclusive);
         for caller in lock.map_or(&[][..], |lock| &lock.holders) {
             match take_same(&mut before, caller) {
@@ -127,7 +130,9 @@ impl History {
                     handed_off.push((span, caller));
                 }
                 Some(mut span) => {
-                    span.update(caller, moment);
+                    if span.update(caller, moment) {
+                        identified.push(self.event(Happening::Identified, moment.begun, caller));
+                    }
                     self.holds.push(span);
                 }
                 None => begun.push(caller),
@@ -137,7 +142,8 @@ impl History {
         let is_passed_on = self.holds.is_empty() && before.len() == 1;
         let starts = begun.iter().map(|caller| moment.start_of_hold(caller));
         let limit = starts.filter(|_| is_passed_on).fold(moment.ended, f64::min);
-        let mut events: Vec<_> = before.iter().map(|it| self.end(it, limit, moment)).collect();
+        let mut events = identified;
+        events.extend(before.iter().map(|it| self.end(it, limit, moment)));
         if let Some(lock) = lock {
             self.kind.clone_from(&lock.kind);
         }
@@ -194,13 +200,21 @@ impl History {
         let mut before = mem::take(&mut self.queue);
         let mut events = Vec::new();
         for caller in queue {
-            let span = take_same(&mut before, caller).unwrap_or_else(|| {
-                let start = moment.start_of_wait(caller);
-                let event = self.event(Happening::Waiting, moment.at(start), caller);
-                let (present, since) = (moment.is_first, caller.since);
-                events.push(LockEvent { present, since, ..event });
-                Span::new(caller, start, moment)
-            });
+            let span = match take_same(&mut before, caller) {
+                Some(mut span) => {
+                    if span.update(caller, moment) {
+                        events.push(self.event(Happening::Identified, moment.begun, caller));
+                    }
+                    span
+                }
+                None => {
+                    let start = moment.start_of_wait(caller);
+                    let event = self.event(Happening::Waiting, moment.at(start), caller);
+                    let (present, since) = (moment.is_first, caller.since);
+                    events.push(LockEvent { present, since, ..event });
+                    Span::new(caller, start, moment)
+                }
+            };
             self.queue.push(span);
         }
         let is_held = |waiter: &Span| self.holds.iter().any(|it| it.caller.is(&waiter.caller));

@@ -229,6 +229,24 @@ fn the_holds_of_a_named_holder_are_told_apart_by_their_clients() {
 }
 
 #[test]
+fn a_process_that_becomes_known_is_told_once() {
+    let known = |owner: &str| Caller { pid: Some(7), host: Some("h".into()), ..caller(owner) };
+    let state = |x, y| LockSnapshot { queue: vec![y], ..lock("fair lock", &[x]) };
+    let looks = [
+        look(1.0, &[state(caller("x"), caller("y"))]),
+        look(2.0, &[state(known("x"), known("y"))]),
+        look(3.0, &[state(known("x"), known("y"))]),
+    ];
+    let identified = events(&looks[..2]);
+    let expected = ["x", "y"].map(|owner| told(2.0, Happening::Identified, owner));
+    assert_eq!(Vec::from_iter(identified.iter().map(brief)), expected);
+    assert!(identified.iter().all(|event| event.pid == Some(7) && event.host.is_some()));
+    assert!(last(&looks).is_empty());
+    let lost = [&looks[..2], &[look(3.0, &[state(caller("x"), caller("y"))])], &looks[2..]];
+    assert!(last(&lost.concat()).is_empty(), "the record of a client expires");
+}
+
+#[test]
 fn a_lock_that_stays_free_is_forgotten() {
     let mut observer = Observer::default();
     observer.compare(&look(0.0, &[lock("lock", &[caller("x")])]));
