@@ -194,7 +194,8 @@ fn strange_names_and_labels_are_escaped() {
     let locks = list(&server.url());
     let mut found: Vec<_> = locks.iter().map(|lock| text(&lock["name"])).collect();
     let mut expected = names;
-    (found.sort(), expected.sort());
+    found.sort();
+    expected.sort();
     assert_eq!(found, expected, "JSON has the names themselves");
     assert_eq!(locks[0]["holders"][0]["label"], "漢字 \u{202e}label");
     for arguments in

@@ -1,7 +1,7 @@
 //! `watch`: events of locks as they happen.
 
 use super::program::{Running, holder, run};
-use crate::harness::faults::{build, patient};
+use crate::harness::faults::{NEVER, build, other, patient};
 use crate::harness::holders::stage;
 use crate::harness::wait::join;
 use crate::harness::{Server, eventually, exists};
@@ -105,15 +105,17 @@ fn a_queue_lock_keeps_the_owner_of_its_waiter() {
 
 #[test]
 fn a_hand_off_between_threads_of_a_process_is_told() {
-    let stage = stage();
-    let guard = stage.holding.lock("a").lock_owned().expect("free");
-    let watch = Running::watch(&["a", "--url", &stage.server.url()]);
+    let server = Server::start();
+    let client = build(patient(server.url()).announce(true).local_handoff(512, NEVER));
+    let guard = client.lock("a").lock_owned().expect("free");
+    let watch = Running::watch(&["a", "--url", &server.url()]);
     watch.until_identified();
-    let lock = stage.holding.lock("a");
+    let lock = client.lock("a");
     let next = thread::Builder::new().name("second".into());
     let next = next.spawn(move || lock.lock_owned().expect("granted")).expect("a thread");
+    let looking = other(&server);
     eventually("the thread waits", || {
-        let lock = stage.looking.lock_info("a").expect("an answer").expect("held");
+        let lock = looking.lock_info("a").expect("an answer").expect("held");
         lock.holders()[0].local_waiters() == Some(1)
     });
     guard.unlock().expect("held");
