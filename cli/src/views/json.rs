@@ -1,0 +1,90 @@
+//! The JSON of locks: all facts of the library, and ages.
+
+use leasehold::{HolderInfo, LockInfo, WaitingInfo};
+use serde::Serialize;
+
+use super::semaphore::SemaphoreInfo;
+use super::text::age;
+
+/// One lock: an element of `ls --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct LockView<'a> {
+    name: &'a str,
+    kind: &'a str,
+    holders: Vec<CallerView<'a>>,
+    /// The age of the oldest hold, in seconds.
+    age: Option<f64>,
+    /// The remaining lease, in seconds.
+    remaining: Option<f64>,
+    waiting: WaitingView<'a>,
+    token: Option<u64>,
+}
+
+/// A semaphore: the object of `show --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct SemaphoreView<'a> {
+    name: &'a str,
+    kind: &'static str,
+    permits: i64,
+    in_use: u64,
+    holders: Vec<CallerView<'a>>,
+    age: Option<f64>,
+    waiting: WaitingView<'a>,
+}
+
+/// A holder, or a caller in a queue.
+#[derive(Debug, Serialize)]
+struct CallerView<'a> {
+    #[serde(flatten)]
+    facts: &'a HolderInfo,
+    /// The age of the hold or the wait, in seconds.
+    age: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct WaitingView<'a> {
+    processes: u64,
+    queue: Vec<CallerView<'a>>,
+}
+
+impl<'a> LockView<'a> {
+    pub(crate) fn of(lock: &'a LockInfo) -> LockView<'a> {
+        LockView {
+            name: lock.name(),
+            kind: lock.kind(),
+            holders: callers(lock.holders()),
+            age: oldest(lock.holders()),
+            remaining: lock.remaining().map(|left| left.as_secs_f64()),
+            waiting: WaitingView::of(lock.waiting()),
+            token: lock.token(),
+        }
+    }
+}
+
+impl<'a> SemaphoreView<'a> {
+    pub(crate) fn of(semaphore: &'a SemaphoreInfo) -> SemaphoreView<'a> {
+        SemaphoreView {
+            name: &semaphore.name,
+            kind: "semaphore",
+            permits: semaphore.permits,
+            in_use: semaphore.in_use,
+            holders: callers(&semaphore.holders),
+            age: oldest(&semaphore.holders),
+            waiting: WaitingView::of(&semaphore.waiting),
+        }
+    }
+}
+
+impl<'a> WaitingView<'a> {
+    fn of(waiting: &'a WaitingInfo) -> WaitingView<'a> {
+        WaitingView { processes: waiting.processes(), queue: callers(waiting.queue()) }
+    }
+}
+
+fn oldest(holders: &[HolderInfo]) -> Option<f64> {
+    holders.iter().filter_map(age).reduce(f64::max)
+}
+
+fn callers(callers: &[HolderInfo]) -> Vec<CallerView<'_>> {
+    callers.iter().map(|facts| CallerView { facts, age: age(facts) }).collect()
+}
