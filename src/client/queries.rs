@@ -129,7 +129,7 @@ impl Client {
     /// [`Builder::audit_policy`](crate::Builder::audit_policy) lists the findings, and does not
     /// matter here: each call audits every server, and neither logs findings nor passes them to
     /// event listeners. With Sentinel the call audits the master, with a cluster all nodes that
-    /// serve slots. Facts that the user may not read cause no finding.
+    /// serve slots. If the server refuses a command of the audit, that is a finding.
     ///
     /// Blocks for one response time-out per server at most. One round trip per server, one server
     /// after the other; one more without a cluster. A node of a cluster that does not answer is a

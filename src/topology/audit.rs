@@ -2,7 +2,7 @@
 //!
 //! A client audits each server once, after its first connection to the server, in one round trip.
 //! [`Client::audit`](crate::Client::audit) audits all servers at any time.
-//! Facts that the client may not read cause no finding.
+//! There, a command that the server refuses is a finding; in the first audit of a client it is none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -63,22 +63,30 @@ impl fmt::Display for AuditFinding {
 
 /// Audits one server. `ask` sends the commands in one round trip.
 ///
-/// A server that does not answer is an error. A command that it refuses causes no finding.
+/// A server that does not answer is an error. Commands that it refuses are a finding.
 pub(crate) fn examine(
     server: &Arc<str>,
     of_cluster: bool,
     ask: impl FnOnce(Vec<Call>) -> Vec<Result<Reply>>,
 ) -> Result<Vec<AuditFinding>> {
     let before = clock::unix_time();
-    let answered = |reply: Result<Reply>| match reply {
-        Err(error) if error.is_server() => None,
-        reply => Some(reply),
-    };
-    let replies = ask(audit_commands()).into_iter().filter_map(answered).collect::<Result<_>>()?;
+    let (mut replies, mut refused) = (Vec::new(), BTreeSet::new());
+    for (command, reply) in audited_commands().zip(ask(audit_commands())) {
+        match reply {
+            Err(error) if error.is_server() => drop(refused.insert(command)),
+            reply => replies.push(reply?),
+        }
+    }
     let facts = ServerFacts::read(replies, before, clock::unix_time());
     let texts = facts.findings().into_iter();
     let texts = texts.chain(facts.cluster_mode_finding().filter(|_| !of_cluster));
-    Ok(texts.map(|text| finding(server, text)).collect())
+    Ok(texts.chain(refusal_finding(refused)).map(|text| finding(server, text)).collect())
+}
+
+/// Returns the finding that the server refused some of the commands, if there are any.
+fn refusal_finding(refused: BTreeSet<&str>) -> Option<String> {
+    let commands = Vec::from_iter(refused).join(", ");
+    (!commands.is_empty()).then(|| format!("refuses {commands}: a part of it is not audited"))
 }
 
 /// Returns the finding that a server does not answer.
@@ -167,6 +175,12 @@ fn audit_commands() -> Vec<Call> {
     let settings = SETTINGS.map(|name| Call::command(&[b"CONFIG", b"GET", name.as_bytes()]));
     let [info, time] = [&[b"INFO" as &[u8]], &[b"TIME" as &[u8]]].map(|parts| Call::command(parts));
     [info].into_iter().chain(settings).chain([time]).collect()
+}
+
+/// Returns the names of the commands of [`audit_commands`], in their order.
+fn audited_commands() -> impl Iterator<Item = &'static str> {
+    let settings = SETTINGS.map(|_| "CONFIG GET");
+    ["INFO"].into_iter().chain(settings).chain(["TIME"])
 }
 
 /// The facts that a server has reported about itself.
