@@ -116,7 +116,7 @@ impl Watchdog {
     /// Keeps the record of a leader, until the term or the announcement ends. Does not block.
     pub(crate) fn keep_announced(&self, announcement: &Arc<Announcement>) {
         self.announcements.add(announcement);
-        // A later announcement than the next one comes after the longest sleep of the watchdog.
+        // Other announcements are due after the longest sleep of the watchdog.
         if announcement.next() <= clock::now() {
             self.parker.unpark();
         }
