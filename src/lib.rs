@@ -1,5 +1,5 @@
-//! Distributed locks, semaphores and latches for blocking Rust: OS threads, no async runtime, a
-//! Redis server.
+//! Distributed locks, semaphores, latches and leader election for blocking Rust: OS threads, no
+//! async runtime, a Redis server.
 //!
 //! The data format is that of [Redisson](https://redisson.org), so Rust and Java services exclude
 //! each other.
@@ -99,7 +99,7 @@
 //!
 //! The operating system can pause a program *after* its last check, until its lease has ended. No
 //! lock with a lease can prevent that. The protected resource has to refuse such a stale writer
-//! itself, by the token of a [`FencedLock`] or a [`QueueLock`].
+//! itself, by the token of a [`FencedLock`], a [`QueueLock`] or a [`Leadership`].
 //!
 //! # Kinds
 //!

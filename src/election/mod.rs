@@ -310,10 +310,10 @@ impl Election {
     /// Blocks as [`leader`](Election::leader) does, for the first message: the present leader, or
     /// `None` without one. Each later message is the state after a change of the leader or of its
     /// value. A receiver that is read slowly misses states in between, and gets the latest one. A
-    /// change is seen after one round trip; within one
-    /// [poll interval](crate::Builder::poll_interval) if its message is lost, if the leader has
-    /// died (the interval begins with the end of its lease), and during the first moments.
-    /// During an outage there is no message.
+    /// change is received one round trip after the server has made it, and within one
+    /// [poll interval](crate::Builder::poll_interval) if the message of the server is lost. The end
+    /// of a leader that has died is received at the end of its lease. During an outage nothing is
+    /// received.
     ///
     /// A thread of its own, `leasehold-observer`, looks at the server for each receiver: once per
     /// poll interval, and after each message of a leader. It hands a state over at the moment at

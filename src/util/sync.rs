@@ -217,7 +217,7 @@ mod model {
     pub(super) mod signal {
         use super::{Condvar, Moment, Mutex};
         use crate::util::sync::Offer;
-        use crossbeam_channel::Sender;
+        use crossbeam_channel::{Sender, TrySendError};
 
         #[derive(Debug, Default)]
         pub(crate) struct Signal {
@@ -239,15 +239,20 @@ mod model {
                 *is_set = false;
             }
 
-            /// Waits as [`Signal::wait`] does. No model offers a value.
+            /// Offers the value once, and waits if no receiver takes it. No model uses this.
             pub(crate) fn wait_and_offer<T>(
                 &self,
-                _to: &Sender<T>,
-                _value: impl FnOnce() -> T,
+                to: &Sender<T>,
+                value: impl FnOnce() -> T,
                 end: Moment,
             ) -> Offer {
-                self.wait(end);
-                Offer::Waiting
+                match to.try_send(value()) {
+                    Err(TrySendError::Full(_)) => {
+                        self.wait(end);
+                        Offer::Waiting
+                    }
+                    sent => Offer::of(sent.is_ok()),
+                }
             }
         }
     }

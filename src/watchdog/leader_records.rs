@@ -116,7 +116,10 @@ impl Watchdog {
     /// Keeps the record of a leader, until the term or the announcement ends. Does not block.
     pub(crate) fn keep_announced(&self, announcement: &Arc<Announcement>) {
         self.announcements.add(announcement);
-        self.parker.unpark();
+        // Other announcements are due after the longest sleep of the watchdog.
+        if announcement.next() <= clock::now() {
+            self.parker.unpark();
+        }
     }
 
     /// Sends the due announcements. Returns the moment for the next call.

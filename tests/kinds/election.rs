@@ -64,6 +64,21 @@ fn a_resignation_makes_the_next_candidate_the_leader() {
 }
 
 #[test]
+fn a_term_costs_three_script_calls_and_two_messages() {
+    let (server, one, two) = two_patient_clients();
+    let term = || campaign(&candidate(&one, "x"));
+    term().resign().expect("the term is valid");
+    assert_eq!(leader(&two), None, "the scripts are loaded");
+    server.reset_stats();
+    let term = term();
+    assert_eq!((server.calls("evalsha"), server.calls("publish")), (2, 1));
+    assert!(leader(&two).is_some());
+    assert_eq!(server.calls("evalsha"), 3);
+    term.resign().expect("the term is valid");
+    assert_eq!((server.calls("evalsha"), server.calls("publish")), (4, 2));
+}
+
+#[test]
 fn a_call_without_patience_or_time_returns_nothing() {
     let (server, one, two) = two_patient_clients();
     let term = one.election("a").try_campaign().expect("an answer").expect("nobody leads");

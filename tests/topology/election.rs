@@ -14,12 +14,15 @@ fn build(builder: Builder) -> Client {
     builder.build().expect("the servers are well")
 }
 
-/// Replaces the master while a client leads and another one observes, without polls. `before`
-/// changes the replica.
+/// Replaces the master while a client leads and another one observes. `before` changes the
+/// replica.
+///
+/// No poll and no regular announcement is near.
 fn a_term_survives_a_fail_over(before: impl Fn(&Server)) {
     let servers = Replicated::start(1, 3);
     let sentinels = || Client::builder().sentinel(MASTER, servers.sentinel_urls());
-    let [one, two] = [(); 2].map(|()| build(sentinels().poll_interval(MINUTE)));
+    let quiet = || sentinels().poll_interval(MINUTE).watchdog_timeout(10 * MINUTE);
+    let [one, two] = [(); 2].map(|()| build(quiet()));
     let term = campaign(&candidate(&one, "first"));
     let observer = observe(servers.master(), &two);
     sees(&observer, "first");
