@@ -2,7 +2,8 @@
 //!
 //! | signal | before the command runs | while it runs |
 //! | --- | --- | --- |
-//! | HUP INT QUIT TERM | leaves the queue, exits with 128 + number | forwarded |
+//! | HUP TERM | leaves the queue, exits with 128 + number | forwarded, with a CONT |
+//! | INT QUIT | the same | forwarded |
 //! | ALRM VTALRM PROF | the same: a timer that another program set | forwarded |
 //! | TSTP | stops `leasehold`, which keeps its place | forwarded; `leasehold` stops with it |
 //! | CONT | continues `leasehold` | forwarded |

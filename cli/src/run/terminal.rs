@@ -64,6 +64,10 @@ impl JobControl {
             _ => {}
         }
         group.signal(signal);
+        if [Signal::TERM, Signal::HUP].contains(&signal) {
+            // A stopped command takes them when it continues. Shells send CONT too.
+            group.signal(Signal::CONT);
+        }
     }
 
     /// Reacts to a stop of the command.
@@ -79,7 +83,7 @@ impl JobControl {
         match (is_orphaned(), needs_terminal) {
             (false, _) => self.stop(),
             // No shell would continue this process. A program of its own would not stop there.
-            (true, false) => group.signal(Signal::CONT),
+            (true, false) => self.forward(Signal::CONT, group),
             (true, true) => {}
         }
     }

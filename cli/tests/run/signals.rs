@@ -9,7 +9,7 @@ use crate::harness::wait::holds_within;
 use crate::harness::{Server, eventually, exists};
 use crate::program::{Running, TRAPPING, UNTIL_INPUT, group_ends, leasehold, run};
 
-const FORWARDED: [(&str, Signal); 12] = [
+const FORWARDED: [(&str, Signal); 11] = [
     ("HUP", Signal::HUP),
     ("INT", Signal::INT),
     ("QUIT", Signal::QUIT),
@@ -20,7 +20,6 @@ const FORWARDED: [(&str, Signal); 12] = [
     ("VTALRM", Signal::VTALARM),
     ("PROF", Signal::PROF),
     ("WINCH", Signal::WINCH),
-    ("CONT", Signal::CONT),
     ("IO", Signal::IO),
 ];
 
@@ -33,6 +32,18 @@ fn signals_are_forwarded_to_the_command() {
     for (name, signal) in FORWARDED {
         running.signal(signal);
         assert_eq!(running.line(), name);
+    }
+    assert_eq!(running.finish().code(), 5);
+}
+
+#[test]
+fn cont_is_forwarded_and_follows_term_and_hup() {
+    let server = Server::start();
+    let script = format!("trap '' TERM HUP; trap 'echo CONT' CONT;{TRAPPING}");
+    let running = Running::script(&server, &["x"], &script);
+    for signal in [Signal::CONT, Signal::TERM, Signal::HUP] {
+        running.signal(signal);
+        assert_eq!(running.line(), "CONT");
     }
     assert_eq!(running.finish().code(), 5);
 }
@@ -138,4 +149,13 @@ fn a_stopped_command_keeps_the_lock_and_can_continue() {
     assert!(exists(&server, "x") && !running.process().is_stopped());
     rustix::process::kill_process(group, Signal::CONT).expect("our own process");
     assert_eq!(running.finish().code(), 5);
+}
+
+#[test]
+fn a_stopped_command_ends_at_term() {
+    let server = Server::start();
+    let running = Running::script(&server, &["x"], UNTIL_INPUT);
+    rustix::process::kill_process(running.group_id(), Signal::STOP).expect("our own process");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code(), 143);
 }
