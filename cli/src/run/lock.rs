@@ -1,12 +1,11 @@
 //! The lock of the command line: its kind, how long to wait for it, and its release.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold::kind::{LockKind, Queued};
 use leasehold::{Builder, CancelToken, Client, Error, Lock, OwnedGuard, Permit, Semaphore};
 
-use super::outcome;
+use super::outcome::Outcome;
 use super::signals::Signals;
 use crate::args::RunArgs;
 use crate::failure::{Code, Failure, Result};
@@ -154,9 +153,9 @@ fn take_permit(mut semaphore: Semaphore, args: &RunArgs) -> leasehold::Result<Op
 }
 
 /// Returns the outcome of a call that did not acquire the lock.
-pub(super) fn not_acquired(error: Error, signals: &Signals) -> Result<ExitCode> {
+pub(super) fn not_acquired(error: Error, signals: &Signals) -> Result<Outcome> {
     match signals.ended_by() {
-        Some(signal) => Ok(outcome::ended_by(signal.as_raw())),
+        Some(signal) => Ok(Outcome::of_signal(signal.as_raw())),
         // A grant that arrived too late, and not the loss of a lock under which a command ran.
         None if error.is_lost() => Err(Failure::new(
             Code::Unavailable,

@@ -32,8 +32,10 @@ use crate::failure::{Code, Failure, Result};
 use command::Program;
 use group::Group;
 use lock::Held;
+use outcome::Outcome;
 use signals::{Events, Signals};
 use supervisor::{End, Supervisor};
+use terminal::Terminal;
 
 /// Runs the command under the lock. Returns the exit code of the program.
 pub(crate) fn run(server: &Server, args: &RunArgs) -> Result<ExitCode> {
@@ -42,8 +44,12 @@ pub(crate) fn run(server: &Server, args: &RunArgs) -> Result<ExitCode> {
     let signals = Signals::catch()?;
     let client = builder.build_lazily()?;
     let result = take_and_run(&client, args, &program, signals);
-    client.close();
-    result
+    match &result {
+        Ok(outcome) if outcome.is_confirmed() => client.close(),
+        // Waits for the release as `close` does, and not for threads that a silent server delays.
+        _ => drop(client),
+    }
+    Ok(result?.report())
 }
 
 fn take_and_run(
@@ -51,17 +57,18 @@ fn take_and_run(
     args: &RunArgs,
     program: &Program<'_>,
     signals: Signals,
-) -> Result<ExitCode> {
+) -> Result<Outcome> {
     let held = match lock::acquire(client, args, signals.cancel()) {
         Ok(Some(held)) => held,
-        Ok(None) => return Ok(ExitCode::from(args.conflict_exit_code)),
+        Ok(None) => return Ok(Outcome::of(args.conflict_exit_code)),
         Err(error) => return lock::not_acquired(error, &signals),
     };
     match signals.begin() {
         Ok(events) => outcome::of_started(start(args, program, &held, events), held, args),
         Err(signal) => {
-            held.release()?;
-            Ok(outcome::ended_by(signal.as_raw()))
+            // Without an answer the lock ends with its lease: the signal decides the exit code.
+            let _ = held.release();
+            Ok(Outcome::of_signal(signal.as_raw()))
         }
     }
 }
@@ -72,7 +79,8 @@ fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> 
         Failure::new(Code::Lost, format!("{error}; the command was not started"))
     })?;
     let limit = args.max_hold.and_then(|max_hold| Instant::now().checked_add(max_hold));
-    let child = program.start(&args.name, held.token())?;
+    let terminal = Terminal::of_interactive();
+    let child = program.start(&args.name, held.token(), terminal.as_ref())?;
     held.on_lost(events.loss_reporter());
-    Ok(Supervisor::new(Group::of(&child), events, limit).run())
+    Ok(Supervisor::new(Group::of(&child), terminal, events).until(limit).run())
 }

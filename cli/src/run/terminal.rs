@@ -1,9 +1,9 @@
 //! The terminal of an interactive command, and job control.
 //!
 //! The command has a process group of its own, and a terminal serves one group at a time, the
-//! foreground group. So `leasehold` gives the terminal to the group of the command:
-//! - at the start, if its own group has the terminal, and stdin and stdout are terminals. Keys such
-//!   as Ctrl-C then reach the command directly.
+//! foreground group. So the group of the command gets the terminal:
+//! - before the command executes, if the group of `leasehold` has the terminal, and stdin and
+//!   stdout are terminals. Keys such as Ctrl-C then reach the command directly.
 //! - when the command stops because it needs the terminal (TTIN, TTOU). In `run ... | less`, the
 //!   pager keeps the terminal as long as the command does not need it.
 //!
@@ -12,7 +12,7 @@
 //! command. At the end of the command the terminal is taken back.
 
 use std::fs::{self, File};
-use std::io::{IsTerminal, stdin, stdout};
+use std::io::{self, IsTerminal, stdin, stdout};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Blocked};
 use rustix::process::{self, Pid, Signal};
@@ -20,8 +20,60 @@ use rustix::termios::{self, OptionalActions, Termios};
 
 use super::group::Group;
 
-/// The controlling terminal.
-const TERMINAL: &str = "/dev/tty";
+/// The path of the controlling terminal.
+const PATH: &str = "/dev/tty";
+
+/// The controlling terminal, and its settings before the command had it.
+pub(super) struct Terminal {
+    file: File,
+    settings: Option<Termios>,
+}
+
+impl Terminal {
+    /// Returns the terminal for a command that starts, if it is interactive.
+    pub(super) fn of_interactive() -> Option<Terminal> {
+        let terminal = is_interactive().then(Terminal::open).flatten()?;
+        (terminal.foreground() == Some(process::getpgrp())).then_some(terminal)
+    }
+
+    fn open() -> Option<Terminal> {
+        let file = File::options().read(true).write(true).open(PATH).ok()?;
+        let settings = termios::tcgetattr(&file).ok();
+        Some(Terminal { file, settings })
+    }
+
+    /// Returns the terminal once more, for a forked child.
+    pub(super) fn try_clone(&self) -> io::Result<Terminal> {
+        Ok(Terminal { file: self.file.try_clone()?, settings: None })
+    }
+
+    fn foreground(&self) -> Option<Pid> {
+        termios::tcgetpgrp(&self.file).ok()
+    }
+
+    /// Gives the terminal to a group. Only system calls that are async-signal-safe.
+    pub(super) fn give_to(&self, group: Pid) -> io::Result<()> {
+        // A group in the background gets TTOU for this call, unless the signal is blocked.
+        let mut mask = SigSet::empty();
+        mask.add(Blocked::SIGTTOU);
+        let old = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let result = termios::tcsetpgrp(&self.file, group);
+        old.thread_set_mask()?;
+        Ok(result?)
+    }
+
+    /// Sets the settings that the terminal had.
+    fn restore(&self) {
+        if let Some(settings) = &self.settings {
+            // It fails if the terminal is gone.
+            let _ = termios::tcsetattr(&self.file, OptionalActions::Drain, settings);
+        }
+    }
+}
+
+fn is_interactive() -> bool {
+    stdin().is_terminal() && stdout().is_terminal()
+}
 
 /// Moves the terminal between the groups, and stops this process with the command.
 pub(super) struct JobControl {
@@ -29,25 +81,16 @@ pub(super) struct JobControl {
     own: Pid,
     /// The group of the command.
     other: Pid,
-    /// Whether the command gets the terminal whenever this process has it.
-    is_interactive: bool,
-    /// The terminal with its settings, while the command has it.
-    given: Option<(File, Option<Termios>)>,
+    /// The terminal, while the command has it.
+    given: Option<Terminal>,
     /// Whether a TSTP was forwarded.
     stop_forwarded: bool,
 }
 
 impl JobControl {
-    /// Gives the terminal to the group of an interactive command.
-    pub(super) fn start(other: Pid) -> JobControl {
-        let is_interactive = stdin().is_terminal() && stdout().is_terminal();
-        let own = process::getpgrp();
-        let mut jobs =
-            JobControl { own, other, is_interactive, given: None, stop_forwarded: false };
-        if is_interactive {
-            jobs.give();
-        }
-        jobs
+    /// Begins with a command that may have the terminal.
+    pub(super) fn new(other: Pid, given: Option<Terminal>) -> JobControl {
+        JobControl { own: process::getpgrp(), other, given, stop_forwarded: false }
     }
 
     /// Forwards a signal to the command.
@@ -57,7 +100,7 @@ impl JobControl {
             Signal::TSTP => self.stop_forwarded = true,
             Signal::CONT => {
                 self.stop_forwarded = false;
-                if self.is_interactive {
+                if is_interactive() {
                     self.give();
                 }
             }
@@ -108,46 +151,39 @@ impl JobControl {
 
     /// Takes the terminal back, with the settings that it had.
     pub(super) fn end_by_force(&mut self) {
-        if let Some((terminal, Some(settings))) = self.take_back() {
-            // It fails if the terminal is gone.
-            let _ = termios::tcsetattr(&terminal, OptionalActions::Drain, &settings);
+        if let Some(terminal) = self.take_back() {
+            terminal.restore();
         }
     }
 
     /// Gives the terminal to the command if this process has it; returns whether the command has it.
     fn give(&mut self) -> bool {
-        let Ok(terminal) = File::options().read(true).write(true).open(TERMINAL) else {
+        let Some(terminal) = Terminal::open() else {
             return false;
         };
-        match termios::tcgetpgrp(&terminal) {
+        match terminal.foreground() {
             // The command stopped before it had the terminal, and has it now.
-            Ok(group) if group == self.other => return true,
-            Ok(group) if group == self.own => {}
-            _ => return false,
+            Some(group) if group == self.other => true,
+            Some(group) if group == self.own => {
+                let is_given = terminal.give_to(self.other).is_ok();
+                self.given = is_given.then_some(terminal);
+                is_given
+            }
+            _ => false,
         }
-        let settings = termios::tcgetattr(&terminal).ok();
-        let is_given = termios::tcsetpgrp(&terminal, self.other).is_ok();
-        if is_given {
-            self.given = Some((terminal, settings));
-        }
-        is_given
     }
 
     /// Takes the terminal back, unless a shell or another job has it.
-    fn take_back(&mut self) -> Option<(File, Option<Termios>)> {
-        let (terminal, settings) = self.given.take()?;
+    fn take_back(&mut self) -> Option<Terminal> {
+        let terminal = self.given.take()?;
         let exists = |group| process::test_kill_process_group(group).is_ok();
-        match termios::tcgetpgrp(&terminal) {
-            Ok(group) if group != self.other && exists(group) => return None,
-            _ => {}
+        let is_elsewhere = |group: Pid| group != self.other && exists(group);
+        if terminal.foreground().is_some_and(is_elsewhere) {
+            return None;
         }
-        // A group in the background gets TTOU for this call, unless the signal is blocked.
-        let mut mask = SigSet::empty();
-        mask.add(Blocked::SIGTTOU);
-        let old = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-        let _ = termios::tcsetpgrp(&terminal, self.own);
-        let _ = old.map(|old| old.thread_set_mask());
-        Some((terminal, settings))
+        // It fails if the terminal is gone.
+        let _ = terminal.give_to(self.own);
+        Some(terminal)
     }
 }
 

@@ -115,17 +115,41 @@ fn ignored_here() -> u64 {
     u64::from_str_radix(mask.trim(), 16).expect("a hexadecimal number")
 }
 
+/// Starts `leasehold run x` from a shell that ignores a signal.
+fn run_ignoring(server: &Server, signal: &str, script: &str) -> Running {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("trap '' {signal}; exec \"$0\" run x -- sh -c \"$1\"")]);
+    command.arg(leasehold().get_program()).arg(script).env("LEASEHOLD_URL", server.url());
+    Running::start(command)
+}
+
 #[test]
 fn ignored_signals_stay_ignored() {
     let server = Server::start();
-    let mut command = Command::new("sh");
-    let program = leasehold().get_program().to_owned();
-    let script = "trap '' HUP; exec \"$0\" run x -- sh -c 'echo group $$; read -r line; exit 5'";
-    command.args(["-c", script]).arg(program).env("LEASEHOLD_URL", server.url());
-    let mut running = Running::start(command);
+    let mut running = run_ignoring(&server, "HUP", UNTIL_INPUT);
     running.group();
     running.signal(Signal::HUP);
     assert_eq!(running.finish().code(), 5);
+}
+
+#[test]
+fn the_code_of_the_command_is_known_if_ends_of_children_were_ignored() {
+    let server = Server::start();
+    assert_eq!(run_ignoring(&server, "CHLD", "exit 7").finish().code(), 7);
+}
+
+#[test]
+fn a_run_inside_of_a_run_forwards_signals_too() {
+    let server = Server::start();
+    let program = leasehold().get_program().to_owned();
+    let program = program.to_str().expect("a path in UTF-8");
+    let words = ["x", "--", program, "run", "y", "--", "sh", "-c", UNTIL_INPUT];
+    let mut running = Running::start(run(&server, &words));
+    running.group();
+    assert!(exists(&server, "x") && exists(&server, "y"));
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code(), 143);
+    assert!(!exists(&server, "x") && !exists(&server, "y"));
 }
 
 #[test]
