@@ -2,7 +2,8 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `lock` | the lock of the command line: its kind, how long to wait, its release |
+//! | `lock` | the lock of the command line: its kind, and how long to wait for it |
+//! | `kinds` | locks of all kinds and semaphores, behind two traits |
 //! | `command` | the command: found before the lock is taken, started under the lock |
 //! | `signals` | the signals that are forwarded, and what each does before the command runs |
 //! | `group` | the processes of the command |
@@ -15,6 +16,7 @@
 
 mod command;
 mod group;
+mod kinds;
 mod lock;
 mod outcome;
 mod signals;
@@ -31,7 +33,7 @@ use crate::args::RunArgs;
 use crate::failure::{Code, Failure, Result};
 use command::Program;
 use group::Group;
-use lock::Held;
+use kinds::Held;
 use outcome::Outcome;
 use signals::{Events, Signals};
 use supervisor::{End, Supervisor};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use leasehold::{Error, LostReason};
 use rustix::process::WaitStatus;
 
-use super::lock::Held;
+use super::kinds::Held;
 use super::supervisor::End;
 use crate::args::RunArgs;
 use crate::failure::{Code, Failure, Result};

@@ -108,7 +108,7 @@ fn a_higher_weight_overtakes_in_the_queue() {
     let lock = client.queue_lock("x");
     let guard = lock.lock().expect("the lock is free");
     let waiters = ["1", "10"].map(|weight| {
-        let waiting = || lock.waiting().expect("the server answers").processes();
+        let waiting = || lock.waiting().expect("the server answers").queue().len();
         let before = waiting();
         let words = ["--queue", "--weight", weight, "x", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN"];
         let running = Running::start(run(&server, &words));
