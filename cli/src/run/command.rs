@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use rustix::fs::{Access, access};
-use rustix::process::{self, Pid, getpgrp, getpid};
+use rustix::process::{Pid, getpgrp, getpid};
 
 use super::terminal::Terminal;
 use crate::failure::{Code, Failure, Result};
@@ -131,9 +131,11 @@ fn prepare(command: &mut Command, terminal: Option<Terminal>) {
 /// Has the system send TERM to this process if its parent dies, by SIGKILL for instance.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn end_with(parent: Pid) -> io::Result<()> {
-    process::set_parent_process_death_signal(Some(process::Signal::TERM))?;
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+    set_parent_process_death_signal(Some(Signal::TERM))?;
     // The parent may have died before.
-    match process::getppid() == Some(parent) {
+    match getppid() == Some(parent) {
         true => Ok(()),
         false => Err(rustix::io::Errno::SRCH.into()),
     }

@@ -37,7 +37,7 @@ use kinds::Held;
 use outcome::Outcome;
 use signals::{Events, Signals};
 use supervisor::{End, Supervisor};
-use terminal::Terminal;
+use terminal::JobControl;
 
 /// Runs the command under the lock. Returns the exit code of the program.
 pub(crate) fn run(server: &Server, args: &RunArgs) -> Result<ExitCode> {
@@ -81,8 +81,8 @@ fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> 
         Failure::new(Code::Lost, format!("{error}; the command was not started"))
     })?;
     let limit = args.max_hold.and_then(|max_hold| Instant::now().checked_add(max_hold));
-    let terminal = Terminal::of_interactive();
-    let child = program.start(&args.name, held.token(), terminal.as_ref())?;
+    let jobs = JobControl::new();
+    let child = program.start(&args.name, held.token(), jobs.terminal())?;
     held.on_lost(events.loss_reporter());
-    Ok(Supervisor::new(Group::of(&child), terminal, events).until(limit).run())
+    Ok(Supervisor::new(Group::of(&child), jobs, events).until(limit).run())
 }

@@ -6,7 +6,7 @@ use rustix::process::{Signal, WaitStatus};
 
 use super::group::{Change, Group};
 use super::signals::{Event, Events};
-use super::terminal::{JobControl, Terminal};
+use super::terminal::JobControl;
 
 /// The time from TERM to KILL.
 const GRACE: Duration = Duration::from_secs(5);
@@ -40,9 +40,8 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Supervises a command that has the `terminal`, if it is interactive.
-    pub(super) fn new(group: Group, terminal: Option<Terminal>, events: Events) -> Supervisor {
-        let jobs = JobControl::new(group.id(), terminal);
+    pub(super) fn new(group: Group, jobs: JobControl, events: Events) -> Supervisor {
+        let jobs = jobs.with(group.id());
         Supervisor { group, events, jobs, limit: None }
     }
 

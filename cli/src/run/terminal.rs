@@ -23,32 +23,27 @@ use super::group::Group;
 /// The path of the controlling terminal.
 const PATH: &str = "/dev/tty";
 
-/// The controlling terminal, and its settings before the command had it.
-pub(super) struct Terminal {
-    file: File,
-    settings: Option<Termios>,
-}
+/// The controlling terminal.
+pub(super) struct Terminal(File);
 
 impl Terminal {
     /// Returns the terminal for a command that starts, if it is interactive.
-    pub(super) fn of_interactive() -> Option<Terminal> {
+    fn of_interactive() -> Option<Terminal> {
         let terminal = is_interactive().then(Terminal::open).flatten()?;
         (terminal.foreground() == Some(process::getpgrp())).then_some(terminal)
     }
 
     fn open() -> Option<Terminal> {
-        let file = File::options().read(true).write(true).open(PATH).ok()?;
-        let settings = termios::tcgetattr(&file).ok();
-        Some(Terminal { file, settings })
+        File::options().read(true).write(true).open(PATH).ok().map(Terminal)
     }
 
     /// Returns the terminal once more, for a forked child.
     pub(super) fn try_clone(&self) -> io::Result<Terminal> {
-        Ok(Terminal { file: self.file.try_clone()?, settings: None })
+        self.0.try_clone().map(Terminal)
     }
 
     fn foreground(&self) -> Option<Pid> {
-        termios::tcgetpgrp(&self.file).ok()
+        termios::tcgetpgrp(&self.0).ok()
     }
 
     /// Gives the terminal to a group. Only system calls that are async-signal-safe.
@@ -57,17 +52,13 @@ impl Terminal {
         let mut mask = SigSet::empty();
         mask.add(Blocked::SIGTTOU);
         let old = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        let result = termios::tcsetpgrp(&self.file, group);
+        let result = termios::tcsetpgrp(&self.0, group);
         old.thread_set_mask()?;
         Ok(result?)
     }
 
-    /// Sets the settings that the terminal had.
-    fn restore(&self) {
-        if let Some(settings) = &self.settings {
-            // It fails if the terminal is gone.
-            let _ = termios::tcsetattr(&self.file, OptionalActions::Drain, settings);
-        }
+    fn settings(&self) -> Option<Termios> {
+        termios::tcgetattr(&self.0).ok()
     }
 }
 
@@ -83,14 +74,29 @@ pub(super) struct JobControl {
     other: Pid,
     /// The terminal, while the command has it.
     given: Option<Terminal>,
+    /// The settings of the terminal before the command had it for the first time.
+    settings: Option<Termios>,
     /// Whether a TSTP was forwarded.
     stop_forwarded: bool,
 }
 
 impl JobControl {
-    /// Begins with a command that may have the terminal.
-    pub(super) fn new(other: Pid, given: Option<Terminal>) -> JobControl {
-        JobControl { own: process::getpgrp(), other, given, stop_forwarded: false }
+    /// Returns the state before the command starts: an interactive command gets the terminal.
+    pub(super) fn new() -> JobControl {
+        let given = Terminal::of_interactive();
+        let settings = given.as_ref().and_then(Terminal::settings);
+        let own = process::getpgrp();
+        JobControl { own, other: own, given, settings, stop_forwarded: false }
+    }
+
+    /// Returns the terminal that the command gets.
+    pub(super) fn terminal(&self) -> Option<&Terminal> {
+        self.given.as_ref()
+    }
+
+    /// Sets the group of the command, which has started.
+    pub(super) fn with(self, other: Pid) -> JobControl {
+        JobControl { other, ..self }
     }
 
     /// Forwards a signal to the command.
@@ -151,8 +157,9 @@ impl JobControl {
 
     /// Takes the terminal back, with the settings that it had.
     pub(super) fn end_by_force(&mut self) {
-        if let Some(terminal) = self.take_back() {
-            terminal.restore();
+        if let (Some(terminal), Some(settings)) = (self.take_back(), &self.settings) {
+            // It fails if the terminal is gone.
+            let _ = termios::tcsetattr(&terminal.0, OptionalActions::Drain, settings);
         }
     }
 
@@ -165,6 +172,7 @@ impl JobControl {
             // The command stopped before it had the terminal, and has it now.
             Some(group) if group == self.other => true,
             Some(group) if group == self.own => {
+                self.settings = self.settings.take().or_else(|| terminal.settings());
                 let is_given = terminal.give_to(self.other).is_ok();
                 self.given = is_given.then_some(terminal);
                 is_given
