@@ -158,5 +158,7 @@ fn others_see_the_command_that_holds_the_lock() {
         let info = lock.holder().expect("the server answers").expect("the lock is held");
         info.label() == Some("sh") && info.pid() == Some(holder.process().pid())
     });
+    assert_eq!(server.client_records().len(), 1);
     holder.finish();
+    assert!(server.client_records().is_empty());
 }
