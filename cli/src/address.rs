@@ -14,7 +14,7 @@ const VARIABLES: [&str; 2] = ["LEASEHOLD_URL", "REDIS_URL"];
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Server {
     /// Server, else $LEASEHOLD_URL (safer), else $REDIS_URL
-    #[arg(long, global = true, value_name = "URL", value_delimiter = ',', display_order = 900)]
+    #[arg(long, global = true, value_name = "URL", display_order = 900)]
     url: Vec<String>,
     /// The URLs are nodes of a cluster
     #[arg(long, global = true, conflicts_with = "sentinel", display_order = 901)]
@@ -46,11 +46,37 @@ impl Server {
 
     fn urls(&self) -> Result<Vec<String>> {
         if !self.url.is_empty() {
-            return Ok(self.url.clone());
+            return Ok(self.url.iter().flat_map(|urls| split(urls)).collect());
         }
-        let set = VARIABLES.into_iter().filter_map(|name| env::var(name).ok());
-        let urls = set.filter(|value| !value.is_empty()).find(|_| true);
+        let mut set = VARIABLES.into_iter().filter_map(|name| env::var(name).ok());
+        let urls = set.find(|value| !value.is_empty());
         let missing = || Failure::usage("no server is named: use --url, or set LEASEHOLD_URL");
-        Ok(urls.ok_or_else(missing)?.split(',').map(str::to_owned).collect())
+        Ok(split(&urls.ok_or_else(missing)?))
+    }
+}
+
+/// Splits a list of URLs at the commas. A part without a scheme belongs to the URL before it: a
+/// password may have commas.
+fn split(urls: &str) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for part in urls.split(',') {
+        match parts.last_mut() {
+            Some(last) if !part.contains("://") => *last = format!("{last},{part}"),
+            _ => parts.push(part.trim().to_owned()),
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_separated_by_commas_and_passwords_may_have_commas() {
+        assert_eq!(split("redis://a/"), ["redis://a/"]);
+        assert_eq!(split("redis://a/, redis://b/"), ["redis://a/", "redis://b/"]);
+        assert_eq!(split("redis://:a,b@h/,redis://c/"), ["redis://:a,b@h/", "redis://c/"]);
+        assert_eq!(split(""), [""]);
     }
 }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use rustix::fs::{Access, access};
+use rustix::process::{Pid, getpgrp, getpid};
 
+use super::terminal::Terminal;
 use crate::failure::{Code, Failure, Result};
 
 /// The variable with the name of the lock.
@@ -54,10 +56,15 @@ impl<'a> Program<'a> {
         if label.is_empty() { "leasehold".to_owned() } else { label }
     }
 
-    /// Starts the command as the leader of a process group of its own.
+    /// Starts the command as the leader of a process group of its own, which gets the terminal.
     ///
     /// Has to run on the main thread: the command gets TERM when this thread ends.
-    pub(super) fn start(&self, lock: &str, token: Option<u64>) -> Result<Child> {
+    pub(super) fn start(
+        &self,
+        lock: &str,
+        token: Option<u64>,
+        terminal: Option<&Terminal>,
+    ) -> Result<Child> {
         let mut command = Command::new(self.name);
         command.args(self.arguments).process_group(0).env(LOCK, lock);
         match token {
@@ -65,8 +72,12 @@ impl<'a> Program<'a> {
             // That of an outer `run` is no token of this lock.
             None => command.env_remove(TOKEN),
         };
-        end_with_parent(&mut command);
-        command.spawn().map_err(|error| self.refused(&error))
+        prepare(&mut command, terminal.map(Terminal::try_clone).transpose()?);
+        command.spawn().map_err(|error| {
+            // The child may have had it already.
+            let _ = terminal.map(|terminal| terminal.give_to(getpgrp()));
+            self.refused(&error)
+        })
     }
 
     fn refused(&self, error: &io::Error) -> Failure {
@@ -99,31 +110,42 @@ fn is_executable(path: &Path) -> bool {
     path.is_file() && access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Has the system send TERM to the command if this process dies, by SIGKILL for instance.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-#[allow(unsafe_code, reason = "only the child itself can ask for the signal, before it executes")]
-fn end_with_parent(command: &mut Command) {
-    use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
-
+/// Has the child prepare itself before it executes the command.
+#[allow(unsafe_code, reason = "only the child itself can make these calls, before it executes")]
+fn prepare(command: &mut Command, terminal: Option<Terminal>) {
     let parent = getpid();
-    let ask = move || {
-        set_parent_process_death_signal(Some(Signal::TERM))?;
-        // The parent may have died before.
-        match getppid() == Some(parent) {
-            true => Ok(()),
-            false => Err(io::Error::from(rustix::io::Errno::SRCH)),
+    let prepare = move || {
+        end_with(parent)?;
+        match &terminal {
+            Some(terminal) => terminal.give_to(getpid()),
+            None => Ok(()),
         }
     };
-    // SAFETY: between fork and exec, `ask` makes two system calls (prctl, getppid), which are
-    // async-signal-safe, and neither allocates nor locks.
+    // SAFETY: between fork and exec, `prepare` only makes system calls that are async-signal-safe
+    // (prctl, getppid, getpid, sigprocmask, ioctl). It neither allocates nor locks.
     unsafe {
-        command.pre_exec(ask);
+        command.pre_exec(prepare);
+    }
+}
+
+/// Has the system send TERM to this process if its parent dies, by SIGKILL for instance.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn end_with(parent: Pid) -> io::Result<()> {
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // The parent may have died before.
+    match getppid() == Some(parent) {
+        true => Ok(()),
+        false => Err(rustix::io::Errno::SRCH.into()),
     }
 }
 
 /// Other systems have no such signal: the command continues without a lock.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn end_with_parent(_: &mut Command) {}
+fn end_with(_: Pid) -> io::Result<()> {
+    Ok(())
+}
 
 #[cfg(test)]
 mod tests {

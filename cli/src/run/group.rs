@@ -48,7 +48,7 @@ impl Group {
         let mut last = None;
         while let Some((pid, status)) = next_change() {
             if pid == self.leader {
-                last = self.read(status).or(last);
+                last = self.read(status);
             }
         }
         last

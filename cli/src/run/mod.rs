@@ -2,7 +2,8 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `lock` | the lock of the command line: its kind, how long to wait, its release |
+//! | `lock` | the lock of the command line: its kind, and how long to wait for it |
+//! | `kinds` | locks of all kinds and semaphores, behind two traits |
 //! | `command` | the command: found before the lock is taken, started under the lock |
 //! | `signals` | the signals that are forwarded, and what each does before the command runs |
 //! | `group` | the processes of the command |
@@ -15,6 +16,7 @@
 
 mod command;
 mod group;
+mod kinds;
 mod lock;
 mod outcome;
 mod signals;
@@ -31,9 +33,11 @@ use crate::args::RunArgs;
 use crate::failure::{Code, Failure, Result};
 use command::Program;
 use group::Group;
-use lock::Held;
+use kinds::Held;
+use outcome::Outcome;
 use signals::{Events, Signals};
 use supervisor::{End, Supervisor};
+use terminal::JobControl;
 
 /// Runs the command under the lock. Returns the exit code of the program.
 pub(crate) fn run(server: &Server, args: &RunArgs) -> Result<ExitCode> {
@@ -42,8 +46,12 @@ pub(crate) fn run(server: &Server, args: &RunArgs) -> Result<ExitCode> {
     let signals = Signals::catch()?;
     let client = builder.build_lazily()?;
     let result = take_and_run(&client, args, &program, signals);
-    client.close();
-    result
+    match &result {
+        Ok(outcome) if outcome.is_confirmed() => client.close(),
+        // Waits for the release as `close` does, and not for threads that a silent server delays.
+        _ => drop(client),
+    }
+    Ok(result?.report())
 }
 
 fn take_and_run(
@@ -51,17 +59,18 @@ fn take_and_run(
     args: &RunArgs,
     program: &Program<'_>,
     signals: Signals,
-) -> Result<ExitCode> {
+) -> Result<Outcome> {
     let held = match lock::acquire(client, args, signals.cancel()) {
         Ok(Some(held)) => held,
-        Ok(None) => return Ok(ExitCode::from(args.conflict_exit_code)),
+        Ok(None) => return Ok(Outcome::of(args.conflict_exit_code)),
         Err(error) => return lock::not_acquired(error, &signals),
     };
     match signals.begin() {
         Ok(events) => outcome::of_started(start(args, program, &held, events), held, args),
         Err(signal) => {
-            held.release()?;
-            Ok(outcome::ended_by(signal.as_raw()))
+            // Without an answer the lock ends with its lease: the signal decides the exit code.
+            let _ = held.release();
+            Ok(Outcome::of_signal(signal.as_raw()))
         }
     }
 }
@@ -72,7 +81,8 @@ fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> 
         Failure::new(Code::Lost, format!("{error}; the command was not started"))
     })?;
     let limit = args.max_hold.and_then(|max_hold| Instant::now().checked_add(max_hold));
-    let child = program.start(&args.name, held.token())?;
+    let jobs = JobControl::new();
+    let child = program.start(&args.name, held.token(), jobs.terminal())?;
     held.on_lost(events.loss_reporter());
-    Ok(Supervisor::new(Group::of(&child), events, limit).run())
+    Ok(Supervisor::new(Group::of(&child), jobs, events).until(limit).run())
 }

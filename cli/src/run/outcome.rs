@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use leasehold::LostReason;
+use leasehold::{Error, LostReason};
 use rustix::process::WaitStatus;
 
-use super::lock::Held;
+use super::kinds::Held;
 use super::supervisor::End;
 use crate::args::RunArgs;
 use crate::failure::{Code, Failure, Result};
@@ -13,60 +13,78 @@ use crate::failure::{Code, Failure, Result};
 /// The exit code for signal number 0; that of signal N is higher by N.
 const SIGNALLED: u8 = 128;
 
-/// Returns the exit code for an end by a signal.
-pub(super) fn ended_by(signal: i32) -> ExitCode {
-    ExitCode::from(u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(SIGNALLED)))
+/// An exit code that is no failure of `leasehold`.
+pub(super) struct Outcome {
+    code: u8,
+    /// The error of a release that the server did not confirm.
+    unconfirmed: Option<Error>,
 }
 
-/// Releases the lock, and returns the exit code.
-pub(super) fn of_started(end: Result<End>, held: Held, args: &RunArgs) -> Result<ExitCode> {
+impl Outcome {
+    pub(super) fn of(code: u8) -> Outcome {
+        Outcome { code, unconfirmed: None }
+    }
+
+    /// Returns the outcome of an end by a signal.
+    pub(super) fn of_signal(signal: i32) -> Outcome {
+        Outcome::of(u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(SIGNALLED)))
+    }
+
+    /// Returns the outcome of a command that has ended by itself.
+    fn of_command(status: WaitStatus) -> Outcome {
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Outcome::of(u8::try_from(code).unwrap_or(u8::MAX)),
+            (None, Some(signal)) => Outcome::of_signal(signal),
+            (None, None) => Outcome::of(Code::Internal as u8),
+        }
+    }
+
+    /// Returns whether the server has confirmed the release.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.unconfirmed.is_none()
+    }
+
+    /// Tells about a release that is not confirmed, and returns the exit code.
+    pub(super) fn report(self) -> ExitCode {
+        if let Some(error) = self.unconfirmed {
+            let note = "the release is not confirmed; the lock is free when its lease ends";
+            eprintln!("leasehold: {note}: {error}");
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+/// Releases the lock, and returns the outcome.
+///
+/// If the lock was lost before the command ended, another command may have run at the same time:
+/// this is a failure, whatever the command returned.
+pub(super) fn of_started(end: Result<End>, held: Held, args: &RunArgs) -> Result<Outcome> {
     match end {
-        Ok(End::Ended(status)) => ended(status, held),
+        Ok(End::Ended(status)) => {
+            let released = held.check().and_then(|()| held.release());
+            let unconfirmed = released.err();
+            match unconfirmed {
+                Some(error) if error.is_lost() => {
+                    Err(lost(Some(error), "this was before the command ended"))
+                }
+                unconfirmed => Ok(Outcome { unconfirmed, ..Outcome::of_command(status) }),
+            }
+        }
         Ok(End::Lost) => Err(lost(held.check().err(), "the command was terminated")),
+        // The exit code says enough if this release fails.
         Ok(End::TooLong) => {
-            confirm(held.release())?;
+            let _ = held.release();
             Err(too_long(args))
         }
         Err(failure) => {
-            confirm(held.release())?;
+            let _ = held.release();
             Err(failure)
         }
     }
 }
 
-/// Returns the exit code of a command that has ended by itself.
-///
-/// A lock that was lost before makes it a failure: another command may have run at the same time.
-fn ended(status: WaitStatus, held: Held) -> Result<ExitCode> {
-    match held.check() {
-        Ok(()) => confirm(held.release())?,
-        Err(error) => return Err(lost(Some(error), "it was lost before the command ended")),
-    }
-    Ok(match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
-        (None, Some(signal)) => ended_by(signal),
-        (None, None) => Code::Internal.into(),
-    })
-}
-
-/// Reports a release that failed. Only a loss is a failure: the rest ends with the lease.
-fn confirm(outcome: leasehold::Result<()>) -> Result<()> {
-    match outcome {
-        Err(error) if error.is_lost() => {
-            Err(lost(Some(error), "it was lost before the command ended"))
-        }
-        Err(error) => {
-            eprintln!(
-                "leasehold: the release is not confirmed, the lease may have to end: {error}"
-            );
-            Ok(())
-        }
-        Ok(()) => Ok(()),
-    }
-}
-
-fn lost(error: Option<leasehold::Error>, consequence: &str) -> Failure {
-    let advice = match error.as_ref().and_then(leasehold::Error::lost_reason) {
+fn lost(error: Option<Error>, consequence: &str) -> Failure {
+    let advice = match error.as_ref().and_then(Error::lost_reason) {
         Some(LostReason::Gone) => "somebody deleted the key or freed the lock",
         _ => "check the server and the network, or use a longer --lease",
     };

@@ -2,7 +2,8 @@
 //!
 //! | signal | before the command runs | while it runs |
 //! | --- | --- | --- |
-//! | HUP INT QUIT TERM | leaves the queue, exits with 128 + number | forwarded |
+//! | HUP TERM | leaves the queue, exits with 128 + number | forwarded, with a CONT |
+//! | INT QUIT | the same | forwarded |
 //! | ALRM VTALRM PROF | the same: a timer that another program set | forwarded |
 //! | TSTP | stops `leasehold`, which keeps its place | forwarded; `leasehold` stops with it |
 //! | CONT | continues `leasehold` | forwarded |
@@ -77,6 +78,16 @@ pub(super) struct Events {
     sender: Sender<Event>,
 }
 
+/// Reports the loss of the lock when it is dropped.
+struct LossReporter(Sender<Event>);
+
+impl Drop for LossReporter {
+    fn drop(&mut self) {
+        // The receiver is dropped when the command has ended.
+        let _ = self.0.send(Event::Lost);
+    }
+}
+
 enum Phase {
     /// The first signal that ended the wait.
     Waiting {
@@ -127,13 +138,13 @@ impl Signals {
 }
 
 impl Events {
-    /// Returns a closure that reports the loss of the lock.
+    /// Returns a closure that reports the loss of the lock when it is called, or dropped before.
+    ///
+    /// Without a thread for events, the library drops it: a lock that cannot be watched counts as
+    /// lost.
     pub(super) fn loss_reporter(&self) -> impl FnOnce() + Send + 'static {
-        let sender = self.sender.clone();
-        move || {
-            // The receiver is dropped when the command has ended.
-            let _ = sender.send(Event::Lost);
-        }
+        let reporter = LossReporter(self.sender.clone());
+        move || drop(reporter)
     }
 
     pub(super) fn receiver(&self) -> &Receiver<Event> {
@@ -230,8 +241,9 @@ mod tests {
         let events = signals.begin().expect("no signal came");
         receive(Signal::TERM.as_raw(), &phase, &cancel);
         events.loss_reporter()();
+        drop(events.loss_reporter());
         let received: Vec<Event> = events.receiver().try_iter().collect();
-        assert_eq!(received, [Event::Signal(Signal::TERM), Event::Lost]);
+        assert_eq!(received, [Event::Signal(Signal::TERM), Event::Lost, Event::Lost]);
         assert!(!cancel.is_cancelled());
     }
 }

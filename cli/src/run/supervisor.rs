@@ -1,6 +1,5 @@
 //! The loop from the start of the command to its end, and the end that `leasehold` forces.
 
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, WaitStatus};
@@ -41,9 +40,14 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(super) fn new(group: Group, events: Events, limit: Option<Instant>) -> Supervisor {
-        let jobs = JobControl::start(group.id());
-        Supervisor { group, events, jobs, limit }
+    pub(super) fn new(group: Group, jobs: JobControl, events: Events) -> Supervisor {
+        let jobs = jobs.with(group.id());
+        Supervisor { group, events, jobs, limit: None }
+    }
+
+    /// Ends the command at this moment.
+    pub(super) fn until(self, limit: Option<Instant>) -> Supervisor {
+        Supervisor { limit, ..self }
     }
 
     /// Blocks until the command has ended; ends it after a loss of the lock and after the limit.
@@ -81,10 +85,7 @@ impl Supervisor {
             // This value has a sender itself, so the channel stays open.
             return events.recv().ok();
         };
-        match events.recv_timeout(limit.saturating_duration_since(Instant::now())) {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        events.recv_timeout(limit.saturating_duration_since(Instant::now())).ok()
     }
 
     /// Ends all processes of the group: TERM, and KILL after 5 s.

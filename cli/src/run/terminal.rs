@@ -1,9 +1,9 @@
 //! The terminal of an interactive command, and job control.
 //!
 //! The command has a process group of its own, and a terminal serves one group at a time, the
-//! foreground group. So `leasehold` gives the terminal to the group of the command:
-//! - at the start, if its own group has the terminal, and stdin and stdout are terminals. Keys such
-//!   as Ctrl-C then reach the command directly.
+//! foreground group. So the group of the command gets the terminal:
+//! - before the command executes, if the group of `leasehold` has the terminal, and stdin and
+//!   stdout are terminals. Keys such as Ctrl-C then reach the command directly.
 //! - when the command stops because it needs the terminal (TTIN, TTOU). In `run ... | less`, the
 //!   pager keeps the terminal as long as the command does not need it.
 //!
@@ -12,7 +12,7 @@
 //! command. At the end of the command the terminal is taken back.
 
 use std::fs::{self, File};
-use std::io::{IsTerminal, stdin, stdout};
+use std::io::{self, IsTerminal, stdin, stdout};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Blocked};
 use rustix::process::{self, Pid, Signal};
@@ -20,8 +20,51 @@ use rustix::termios::{self, OptionalActions, Termios};
 
 use super::group::Group;
 
+/// The path of the controlling terminal.
+const PATH: &str = "/dev/tty";
+
 /// The controlling terminal.
-const TERMINAL: &str = "/dev/tty";
+pub(super) struct Terminal(File);
+
+impl Terminal {
+    /// Returns the terminal for a command that starts, if it is interactive.
+    fn of_interactive() -> Option<Terminal> {
+        let terminal = is_interactive().then(Terminal::open).flatten()?;
+        (terminal.foreground() == Some(process::getpgrp())).then_some(terminal)
+    }
+
+    fn open() -> Option<Terminal> {
+        File::options().read(true).write(true).open(PATH).ok().map(Terminal)
+    }
+
+    /// Returns the terminal once more, for a forked child.
+    pub(super) fn try_clone(&self) -> io::Result<Terminal> {
+        self.0.try_clone().map(Terminal)
+    }
+
+    fn foreground(&self) -> Option<Pid> {
+        termios::tcgetpgrp(&self.0).ok()
+    }
+
+    /// Gives the terminal to a group. Only system calls that are async-signal-safe.
+    pub(super) fn give_to(&self, group: Pid) -> io::Result<()> {
+        // A group in the background gets TTOU for this call, unless the signal is blocked.
+        let mut mask = SigSet::empty();
+        mask.add(Blocked::SIGTTOU);
+        let old = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let result = termios::tcsetpgrp(&self.0, group);
+        old.thread_set_mask()?;
+        Ok(result?)
+    }
+
+    fn settings(&self) -> Option<Termios> {
+        termios::tcgetattr(&self.0).ok()
+    }
+}
+
+fn is_interactive() -> bool {
+    stdin().is_terminal() && stdout().is_terminal()
+}
 
 /// Moves the terminal between the groups, and stops this process with the command.
 pub(super) struct JobControl {
@@ -29,25 +72,31 @@ pub(super) struct JobControl {
     own: Pid,
     /// The group of the command.
     other: Pid,
-    /// Whether the command gets the terminal whenever this process has it.
-    is_interactive: bool,
-    /// The terminal with its settings, while the command has it.
-    given: Option<(File, Option<Termios>)>,
+    /// The terminal, while the command has it.
+    given: Option<Terminal>,
+    /// The settings of the terminal before the command had it for the first time.
+    settings: Option<Termios>,
     /// Whether a TSTP was forwarded.
     stop_forwarded: bool,
 }
 
 impl JobControl {
-    /// Gives the terminal to the group of an interactive command.
-    pub(super) fn start(other: Pid) -> JobControl {
-        let is_interactive = stdin().is_terminal() && stdout().is_terminal();
+    /// Returns the state before the command starts: an interactive command gets the terminal.
+    pub(super) fn new() -> JobControl {
+        let given = Terminal::of_interactive();
+        let settings = given.as_ref().and_then(Terminal::settings);
         let own = process::getpgrp();
-        let mut jobs =
-            JobControl { own, other, is_interactive, given: None, stop_forwarded: false };
-        if is_interactive {
-            jobs.give();
-        }
-        jobs
+        JobControl { own, other: own, given, settings, stop_forwarded: false }
+    }
+
+    /// Returns the terminal that the command gets.
+    pub(super) fn terminal(&self) -> Option<&Terminal> {
+        self.given.as_ref()
+    }
+
+    /// Sets the group of the command, which has started.
+    pub(super) fn with(self, other: Pid) -> JobControl {
+        JobControl { other, ..self }
     }
 
     /// Forwards a signal to the command.
@@ -57,13 +106,17 @@ impl JobControl {
             Signal::TSTP => self.stop_forwarded = true,
             Signal::CONT => {
                 self.stop_forwarded = false;
-                if self.is_interactive {
+                if is_interactive() {
                     self.give();
                 }
             }
             _ => {}
         }
         group.signal(signal);
+        if [Signal::TERM, Signal::HUP].contains(&signal) {
+            // A stopped command takes them when it continues. Shells send CONT too.
+            group.signal(Signal::CONT);
+        }
     }
 
     /// Reacts to a stop of the command.
@@ -79,7 +132,7 @@ impl JobControl {
         match (is_orphaned(), needs_terminal) {
             (false, _) => self.stop(),
             // No shell would continue this process. A program of its own would not stop there.
-            (true, false) => group.signal(Signal::CONT),
+            (true, false) => self.forward(Signal::CONT, group),
             (true, true) => {}
         }
     }
@@ -104,46 +157,41 @@ impl JobControl {
 
     /// Takes the terminal back, with the settings that it had.
     pub(super) fn end_by_force(&mut self) {
-        if let Some((terminal, Some(settings))) = self.take_back() {
+        if let (Some(terminal), Some(settings)) = (self.take_back(), &self.settings) {
             // It fails if the terminal is gone.
-            let _ = termios::tcsetattr(&terminal, OptionalActions::Drain, &settings);
+            let _ = termios::tcsetattr(&terminal.0, OptionalActions::Drain, settings);
         }
     }
 
     /// Gives the terminal to the command if this process has it; returns whether the command has it.
     fn give(&mut self) -> bool {
-        let Ok(terminal) = File::options().read(true).write(true).open(TERMINAL) else {
+        let Some(terminal) = Terminal::open() else {
             return false;
         };
-        match termios::tcgetpgrp(&terminal) {
+        match terminal.foreground() {
             // The command stopped before it had the terminal, and has it now.
-            Ok(group) if group == self.other => return true,
-            Ok(group) if group == self.own => {}
-            _ => return false,
+            Some(group) if group == self.other => true,
+            Some(group) if group == self.own => {
+                self.settings = self.settings.take().or_else(|| terminal.settings());
+                let is_given = terminal.give_to(self.other).is_ok();
+                self.given = is_given.then_some(terminal);
+                is_given
+            }
+            _ => false,
         }
-        let settings = termios::tcgetattr(&terminal).ok();
-        let is_given = termios::tcsetpgrp(&terminal, self.other).is_ok();
-        if is_given {
-            self.given = Some((terminal, settings));
-        }
-        is_given
     }
 
     /// Takes the terminal back, unless a shell or another job has it.
-    fn take_back(&mut self) -> Option<(File, Option<Termios>)> {
-        let (terminal, settings) = self.given.take()?;
+    fn take_back(&mut self) -> Option<Terminal> {
+        let terminal = self.given.take()?;
         let exists = |group| process::test_kill_process_group(group).is_ok();
-        match termios::tcgetpgrp(&terminal) {
-            Ok(group) if group != self.other && exists(group) => return None,
-            _ => {}
+        let is_elsewhere = |group: Pid| group != self.other && exists(group);
+        if terminal.foreground().is_some_and(is_elsewhere) {
+            return None;
         }
-        // A group in the background gets TTOU for this call, unless the signal is blocked.
-        let mut mask = SigSet::empty();
-        mask.add(Blocked::SIGTTOU);
-        let old = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-        let _ = termios::tcsetpgrp(&terminal, self.own);
-        let _ = old.map(|old| old.thread_set_mask());
-        Some((terminal, settings))
+        // It fails if the terminal is gone.
+        let _ = terminal.give_to(self.own);
+        Some(terminal)
     }
 }
 

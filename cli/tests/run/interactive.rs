@@ -1,9 +1,11 @@
 //! Commands in a terminal: keys, job control, and the terminal after the end.
 
 use std::process::Command;
+use std::time::Duration;
 
 use leasehold::Client;
 
+use crate::harness::wait::holds_within;
 use crate::harness::{Server, eventually, exists};
 use crate::program::{leasehold, run};
 use crate::terminal::Terminal;
@@ -158,10 +160,9 @@ fn a_command_in_the_background_stops_when_it_reads() {
     let mut shell = shell(&server);
     shell.press(&format!("$run x -- sh -c '{READING}' &\r"));
     shell.wait_for_text("it runs");
-    // The shell tells about its jobs before the next prompt.
     eventually("the shell knows of the stop", || {
-        shell.press("\r");
-        shell.text().contains("Stopped")
+        shell.press("jobs\r");
+        holds_within(Duration::from_millis(200), || shell.text().contains("Stopped"))
     });
     shell.press("fg\r");
     eventually("the command is in the foreground", || shell.foreground() != Some(shell.pid()));

@@ -108,7 +108,7 @@ fn a_higher_weight_overtakes_in_the_queue() {
     let lock = client.queue_lock("x");
     let guard = lock.lock().expect("the lock is free");
     let waiters = ["1", "10"].map(|weight| {
-        let waiting = || lock.waiting().expect("the server answers").processes();
+        let waiting = || lock.waiting().expect("the server answers").queue().len();
         let before = waiting();
         let words = ["--queue", "--weight", weight, "x", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN"];
         let running = Running::start(run(&server, &words));
@@ -158,5 +158,7 @@ fn others_see_the_command_that_holds_the_lock() {
         let info = lock.holder().expect("the server answers").expect("the lock is held");
         info.label() == Some("sh") && info.pid() == Some(holder.process().pid())
     });
+    assert_eq!(server.client_records().len(), 1);
     holder.finish();
+    assert!(server.client_records().is_empty());
 }

@@ -6,6 +6,7 @@ mod harness;
 #[path = "../support/terminal.rs"]
 mod terminal;
 
+mod addresses;
 mod command_line;
 mod exit_codes;
 mod interactive;

@@ -1,9 +1,11 @@
 //! Signals and outages while the program waits for the lock.
 
+use std::fs;
+
 use leasehold::Client;
 use rustix::process::Signal;
 
-use crate::harness::{Server, eventually, exists};
+use crate::harness::{Server, eventually, eventually_some, exists};
 use crate::program::{Running, run};
 
 /// Starts a program that waits for the lock `x`; blocks until it does.
@@ -17,6 +19,20 @@ fn waiting(server: &Server, client: &Client, options: &[&str]) -> Running {
     };
     eventually("the program waits", || count() == 1);
     running
+}
+
+/// Returns how often the thread of a program that reads signals went to sleep; `None` if it is
+/// awake.
+fn sleeps(pid: u32) -> Option<u64> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the program runs");
+    let status = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).ok();
+    let status = threads
+        .flatten()
+        .filter_map(status)
+        .find(|status| status.starts_with("Name:\tleasehold-signa\n"))
+        .filter(|status| status.contains("\nState:\tS"))?;
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    count.trim().parse().ok()
 }
 
 #[test]
@@ -47,9 +63,13 @@ fn signals_for_the_command_do_not_end_the_wait() {
     let server = Server::start();
     let client = Client::open(server.url()).expect("the server runs");
     let guard = client.lock("x").lock().expect("the lock is free");
-    let running = waiting(&server, &client, &[]);
+    let mut running = waiting(&server, &client, &[]);
     for signal in [Signal::USR1, Signal::USR2, Signal::WINCH, Signal::CONT, Signal::IO] {
+        let pid = running.process().pid();
+        let before = eventually_some("the thread sleeps", || sleeps(pid));
         running.signal(signal);
+        // Otherwise the signal may reach the command.
+        eventually("the program has read the signal", || sleeps(pid) > Some(before));
     }
     guard.unlock().expect("the lock was held");
     assert_eq!(running.line(), "got it");

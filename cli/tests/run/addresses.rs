@@ -1,0 +1,49 @@
+//! Servers: clusters, sentinels, sockets, several URLs.
+
+use crate::harness::replicated::MASTER;
+use crate::harness::{Cluster, Replicated, Server, exists};
+use crate::program::{Running, leasehold};
+
+/// Returns the exit code of `leasehold run x -- true` with these options.
+#[track_caller]
+fn code_with(options: &[&str]) -> i32 {
+    let mut command = leasehold();
+    command.args(options).args(["run", "--min-hold", "1h", "x", "--", "true"]);
+    Running::start(command).finish().code()
+}
+
+#[test]
+fn a_cluster_is_found_by_some_of_its_nodes() {
+    let cluster = Cluster::start(3, 0);
+    let urls = cluster.urls();
+    assert_eq!(code_with(&["--cluster", "--url", &urls[..2].join(",")]), 0);
+    assert!(exists(cluster.owner_of("x"), "x"));
+}
+
+#[test]
+fn a_master_is_found_by_its_sentinels() {
+    let replicated = Replicated::start(1, 1);
+    let urls = replicated.sentinel_urls();
+    assert_eq!(code_with(&["--sentinel", MASTER, "--url", &urls[0]]), 0);
+    assert!(exists(replicated.master(), "x"));
+}
+
+#[test]
+fn a_server_may_have_a_socket_and_a_database() {
+    let server = Server::start();
+    assert_eq!(code_with(&["--url", &server.unix_url()]), 0);
+    assert!(exists(&server, "x"));
+    assert_eq!(code_with(&["--url", &format!("{}3", server.url())]), 0);
+    let keys: String = server.ask(&["INFO", "keyspace"]);
+    assert!(keys.contains("db3:keys=1"), "{keys}");
+}
+
+#[test]
+fn several_urls_need_a_kind_of_deployment() {
+    for options in [
+        &["--url", "redis://127.0.0.1:1/,redis://127.0.0.1:2/"][..],
+        &["--url", "redis://127.0.0.1:1/", "--url", "redis://127.0.0.1:2/"],
+    ] {
+        assert_eq!(code_with(options), 64, "{options:?}");
+    }
+}
