@@ -1,3 +1,63 @@
 //! Events of locks, told by the differences between successive looks.
+//!
+//! Reading order: [`event`] (the events), [`snapshot`] (a look at locks), [`history`] (what earlier
+//! looks have shown about one lock), [`Observer`] (all locks), [`looks`] (the
+//! thread that looks).
+//! The comparison is pure: it asks no server and reads no clock.
 
 pub(crate) mod event;
+mod history;
+pub(crate) mod looks;
+pub(crate) mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use event::LockEvent;
+use history::{History, Moment};
+use snapshot::Look;
+
+/// The number of looks for which a free lock is remembered.
+const MEMORY: u64 = 64;
+
+/// Compares successive looks at locks, and tells the events between them.
+#[derive(Debug, Default)]
+pub(crate) struct Observer {
+    locks: BTreeMap<String, History>,
+    looks: u64,
+    /// The beginning of the look before.
+    before: Option<f64>,
+}
+
+impl Observer {
+    /// Returns the events since the look before, in the order of their times.
+    ///
+    /// The first look gives the present holders and queues, as `acquired` and `waiting`. A lock
+    /// that the look does not have is free.
+    pub(crate) fn compare(&mut self, look: &Look) -> Vec<LockEvent> {
+        self.looks += 1;
+        let moment = Moment {
+            is_first: self.before.is_none(),
+            earliest: self.before.unwrap_or(look.begun).min(look.begun),
+            begun: look.begun,
+            ended: look.ended,
+        };
+        let mut events = Vec::new();
+        for lock in &look.locks {
+            if !self.locks.contains_key(&lock.name) {
+                self.locks.insert(lock.name.clone(), History::new(&lock.name));
+            }
+            let Some(history) = self.locks.get_mut(&lock.name) else { continue };
+            history.last_seen = self.looks;
+            events.append(&mut history.compare(Some(lock), &moment));
+        }
+        for history in self.locks.values_mut().filter(|it| it.last_seen != self.looks) {
+            events.append(&mut history.compare(None, &moment));
+        }
+        self.locks.retain(|_, history| self.looks - history.last_seen < MEMORY);
+        self.before = Some(look.begun);
+        events.sort_by(|a, b| a.at.total_cmp(&b.at));
+        events
+    }
+}

@@ -1,0 +1,247 @@
+//! [`History`]: the last known state of one lock, and its comparison with the next look.
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use super::event::{Happening, LockEvent};
+use super::snapshot::{Caller, LockSnapshot};
+
+/// The times that bound the events between two looks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// Whether there was no look before.
+    pub(super) is_first: bool,
+    /// The beginning of the look before.
+    pub(super) earliest: f64,
+    /// The beginning of this look.
+    pub(super) begun: f64,
+    /// The end of this look.
+    pub(super) ended: f64,
+}
+
+/// The last known state of one lock.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// The number of the last look that saw the lock held.
+    pub(super) last_seen: u64,
+    name: String,
+    kind: String,
+    holds: Vec<Span>,
+    queue: Vec<Span>,
+    processes: u64,
+    /// The number of looks since the lock was held.
+    free_looks: u32,
+    /// The number of holds that each client has had so far.
+    counts: BTreeMap<String, u64>,
+}
+
+/// A hold or a wait that is not over.
+#[derive(Debug)]
+struct Span {
+    caller: Caller,
+    start: f64,
+    /// The end of the lease, as far as it was known at the last look.
+    lease_end: Option<f64>,
+}
+
+impl Span {
+    fn new(caller: &Caller, start: f64, moment: &Moment) -> Span {
+        let lease_end = moment.lease_end(caller);
+        Span { caller: caller.clone(), start, lease_end }
+    }
+
+    fn update(&mut self, caller: &Caller, moment: &Moment) {
+        self.caller.update(caller);
+        self.lease_end = moment.lease_end(caller);
+    }
+}
+
+impl Moment {
+    fn lease_end(&self, caller: &Caller) -> Option<f64> {
+        Some(self.begun + caller.remaining?)
+    }
+
+    /// Returns the time at which a hold began that this look sees for the first time.
+    fn start_of_hold(&self, caller: &Caller) -> f64 {
+        match (self.is_first, caller.since) {
+            (true, since) => since.unwrap_or(self.begun).min(self.begun),
+            _ => self.clamp(caller.told_since().unwrap_or(self.begun)),
+        }
+    }
+
+    /// Returns the time at which a wait began that this look sees for the first time.
+    fn start_of_wait(&self, caller: &Caller) -> f64 {
+        let since = caller.since.unwrap_or(self.begun);
+        if self.is_first { since.min(self.begun) } else { self.clamp(since) }
+    }
+
+    fn clamp(&self, time: f64) -> f64 {
+        time.min(self.ended).max(self.earliest)
+    }
+
+    /// Returns the time of the event for a hold or wait that began at `start`.
+    fn at(&self, start: f64) -> f64 {
+        if self.is_first { self.begun } else { start }
+    }
+}
+
+impl History {
+    pub(super) fn new(name: &str) -> History {
+        History { name: name.to_owned(), ..History::default() }
+    }
+
+    /// Returns the events since the last look. `None`: the lock is free.
+    pub(super) fn compare(
+        &mut self,
+        lock: Option<&LockSnapshot>,
+        moment: &Moment,
+    ) -> Vec<LockEvent> {
+        let mut events = self.holds(lock, moment);
+        match lock {
+            Some(lock) => {
+                self.free_looks = 0;
+                events.extend(self.waits(&lock.queue, moment));
+                events.extend(self.processes(lock.processes, moment));
+            }
+            // A look may see the moment between a release and the grant to the next waiter. So
+            // only the second look at a free lock ends the waits.
+            None => {
+                self.free_looks = self.free_looks.saturating_add(1);
+                if self.free_looks == 2 {
+                    events.extend(self.waits(&[], moment));
+                    events.extend(self.processes(0, moment));
+                }
+            }
+        }
+        events
+    }
+
+    /// Returns the ends and the beginnings of holds.
+    fn holds(&mut self, lock: Option<&LockSnapshot>, moment: &Moment) -> Vec<LockEvent> {
+        let mut before = mem::take(&mut self.holds);
+        let (mut begun, mut handed_off) = (Vec::new(), Vec::new());
+        let is_exclusive = lock.is_some_and(LockSnapshot::is_exclusive);
+        for caller in lock.map_or(&[][..], |lock| &lock.holders) {
+            match take_same(&mut before, caller) {
+                Some(span) if caller.is_handed_off(&span.caller, is_exclusive) => {
+                    handed_off.push((span, caller));
+                }
+                Some(mut span) => {
+                    span.update(caller, moment);
+                    self.holds.push(span);
+                }
+                None => begun.push(caller),
+            }
+        }
+        // The next holder of an exclusive lock tells when the one before has lost it at the latest.
+        let is_passed_on = self.holds.is_empty() && before.len() == 1;
+        let starts = begun.iter().map(|caller| moment.start_of_hold(caller));
+        let limit = starts.filter(|_| is_passed_on).fold(moment.ended, f64::min);
+        let mut events: Vec<_> = before.iter().map(|it| self.end(it, limit, moment)).collect();
+        if let Some(lock) = lock {
+            self.kind.clone_from(&lock.kind);
+        }
+        events.extend(handed_off.into_iter().flat_map(|it| self.hand_off(&it.0, it.1, moment)));
+        for caller in &begun {
+            let of_client = |other: &&&Caller| other.client_id == caller.client_id;
+            let siblings = begun.iter().filter(of_client).count() as u64 - 1;
+            events.push(self.begin(caller, siblings, moment));
+        }
+        events
+    }
+
+    /// Returns the event for a hold that has ended, not after `limit`.
+    fn end(&self, span: &Span, limit: f64, moment: &Moment) -> LockEvent {
+        let (event, at) = match span.lease_end.filter(|end| *end <= limit) {
+            Some(end) => (Happening::Expired, end.max(moment.earliest)),
+            None => (Happening::Released, limit.min(moment.begun)),
+        };
+        LockEvent { held: Some((at - span.start).max(0.0)), ..self.event(event, at, &span.caller) }
+    }
+
+    /// Returns the events for a hold that passed to another thread of its process.
+    fn hand_off(&mut self, span: &Span, caller: &Caller, moment: &Moment) -> [LockEvent; 2] {
+        let at = moment.start_of_hold(caller);
+        let held = Some((at - span.start).max(0.0));
+        let released = self.event(Happening::Released, at, &span.caller);
+        let acquired = LockEvent { handed_off: true, ..self.begin(caller, 0, moment) };
+        [LockEvent { held, handed_off: true, ..released }, acquired]
+    }
+
+    /// Notes a hold, and returns its event. `siblings`: the other new holds of its client.
+    fn begin(&mut self, caller: &Caller, siblings: u64, moment: &Moment) -> LockEvent {
+        let start = moment.start_of_hold(caller);
+        let waiter = self.queue.iter().find(|waiter| waiter.caller.is(caller));
+        let waited = waiter.map(|waiter| (start - waiter.start).max(0.0));
+        let holds = self.count(caller, siblings);
+        self.holds.push(Span::new(caller, start, moment));
+        let event = self.event(Happening::Acquired, moment.at(start), caller);
+        let (present, since) = (moment.is_first, caller.since);
+        LockEvent { present, since, waited, holds, ..event }
+    }
+
+    /// Returns the number of holds of the client since its last hold that a look saw.
+    ///
+    /// The first of several new holds of a client accounts for those that no look saw.
+    fn count(&mut self, caller: &Caller, siblings: u64) -> Option<u64> {
+        let (client, now) = (caller.client_id.clone()?, caller.acquired?);
+        let before = self.counts.insert(client, now)?;
+        Some(now.saturating_sub(before + siblings).max(1))
+    }
+
+    /// Returns the events of the queue.
+    fn waits(&mut self, queue: &[Caller], moment: &Moment) -> Vec<LockEvent> {
+        let mut before = mem::take(&mut self.queue);
+        let mut events = Vec::new();
+        for caller in queue {
+            let span = take_same(&mut before, caller).unwrap_or_else(|| {
+                let start = moment.start_of_wait(caller);
+                let event = self.event(Happening::Waiting, moment.at(start), caller);
+                let (present, since) = (moment.is_first, caller.since);
+                events.push(LockEvent { present, since, ..event });
+                Span::new(caller, start, moment)
+            });
+            self.queue.push(span);
+        }
+        let is_held = |waiter: &Span| self.holds.iter().any(|it| it.caller.is(&waiter.caller));
+        for waiter in before.iter().filter(|waiter| !is_held(waiter)) {
+            let waited = Some((moment.begun - waiter.start).max(0.0));
+            let event = self.event(Happening::Left, moment.begun, &waiter.caller);
+            events.push(LockEvent { waited, ..event });
+        }
+        events
+    }
+
+    /// Returns the event for a changed number of waiting processes.
+    fn processes(&mut self, processes: u64, moment: &Moment) -> Option<LockEvent> {
+        let before = mem::replace(&mut self.processes, processes);
+        let event = if processes > before { Happening::Waiting } else { Happening::Left };
+        let event = self.event(event, moment.begun, &Caller::default());
+        let event = LockEvent { owner: None, processes: Some(processes), ..event };
+        (processes != before).then_some(LockEvent { present: moment.is_first, ..event })
+    }
+
+    fn event(&self, event: Happening, at: f64, caller: &Caller) -> LockEvent {
+        LockEvent {
+            at,
+            name: self.name.clone(),
+            event,
+            kind: Some(self.kind.clone()),
+            owner: Some(caller.owner.clone()),
+            client_id: caller.client_id.clone(),
+            host: caller.host.clone(),
+            pid: caller.pid,
+            program: caller.program.clone(),
+            label: caller.label.clone(),
+            thread: caller.thread.clone(),
+            thread_number: caller.thread_number,
+            ..LockEvent::default()
+        }
+    }
+}
+
+/// Removes and returns the span of this caller.
+fn take_same(spans: &mut Vec<Span>, caller: &Caller) -> Option<Span> {
+    let position = spans.iter().position(|span| span.caller.is(caller))?;
+    Some(spans.remove(position))
+}

@@ -1,0 +1,250 @@
+//! The comparison of looks, on looks that tests make.
+
+use super::Observer;
+use super::event::{Happening, LockEvent};
+use super::snapshot::{Caller, LockSnapshot, Look};
+
+/// A time in seconds since 1970, as the clock of a computer shows it.
+const T: f64 = 1_800_000_000.0;
+
+fn look(at: f64, locks: &[LockSnapshot]) -> Look {
+    Look { begun: T + at, ended: T + at + 0.001, locks: locks.to_vec() }
+}
+
+fn lock(kind: &str, holders: &[Caller]) -> LockSnapshot {
+    LockSnapshot { holders: holders.to_vec(), ..free(kind) }
+}
+
+fn free(kind: &str) -> LockSnapshot {
+    LockSnapshot { name: "a".into(), kind: kind.into(), ..LockSnapshot::default() }
+}
+
+/// Returns a holder whose process has not answered.
+fn caller(owner: &str) -> Caller {
+    let client_id = Some(format!("client of {owner}"));
+    Caller { owner: owner.into(), client_id, remaining: Some(30.0), ..Caller::default() }
+}
+
+/// Returns a holder whose process has answered.
+fn live(owner: &str, thread: u64, since: f64) -> Caller {
+    let (thread_number, since) = (Some(thread), Some(T + since));
+    Caller { thread: Some(format!("t{thread}")), thread_number, since, ..caller(owner) }
+}
+
+/// Returns the events of the last look: time, event and owner.
+fn last(looks: &[Look]) -> Vec<(f64, Happening, String)> {
+    events(looks).iter().map(brief).collect()
+}
+
+fn events(looks: &[Look]) -> Vec<LockEvent> {
+    let mut observer = Observer::default();
+    looks.iter().map(|look| observer.compare(look)).last().unwrap_or_default()
+}
+
+fn brief(event: &LockEvent) -> (f64, Happening, String) {
+    let at = ((event.at - T) * 1000.0).round() / 1000.0;
+    (at, event.event, event.owner.clone().unwrap_or_default())
+}
+
+fn told(at: f64, event: Happening, owner: &str) -> (f64, Happening, String) {
+    (at, event, owner.to_owned())
+}
+
+#[test]
+fn the_first_look_tells_the_present_state() {
+    let mut held = lock("fair lock", &[live("x", 1, -60.0)]);
+    held.queue.push(Caller { since: Some(T - 5.0), ..caller("y") });
+    let events = events(&[look(1.0, &[held])]);
+    let expected = [told(1.0, Happening::Acquired, "x"), told(1.0, Happening::Waiting, "y")];
+    assert_eq!(Vec::from_iter(events.iter().map(brief)), expected);
+    assert!(events.iter().all(|event| event.present));
+    assert_eq!(Vec::from_iter(events.iter().map(|it| it.since)), [Some(T - 60.0), Some(T - 5.0)]);
+}
+
+#[test]
+fn equal_looks_tell_nothing() {
+    let held = lock("lock", &[live("x", 1, 0.0)]);
+    let renewed = Caller { remaining: Some(29.0), ..live("x", 1, 0.000_4) };
+    assert!(last(&[look(1.0, &[held]), look(2.0, &[lock("lock", &[renewed])])]).is_empty());
+    assert!(last(&[look(1.0, &[]), look(2.0, &[])]).is_empty());
+}
+
+#[test]
+fn a_hold_begins_at_the_time_that_its_process_tells() {
+    let begins = |since| {
+        let held = lock("lock", &[live("x", 1, since)]);
+        last(&[look(1.0, &[]), look(2.0, &[held])])
+    };
+    assert_eq!(begins(1.3), [told(1.3, Happening::Acquired, "x")]);
+    // The clock of this machine was set, or the answer is wrong.
+    assert_eq!(begins(0.2), [told(1.0, Happening::Acquired, "x")]);
+    assert_eq!(begins(9.0), [told(2.001, Happening::Acquired, "x")]);
+    let silent = Caller { since: Some(T + 1.3), ..caller("x") };
+    let events = last(&[look(1.0, &[]), look(2.0, &[lock("lock", &[silent])])]);
+    assert_eq!(events, [told(2.0, Happening::Acquired, "x")], "the time of a call");
+}
+
+#[test]
+fn a_hold_ends_by_a_release_or_with_its_lease() {
+    let ends = |remaining| {
+        let holder = Caller { remaining, ..live("x", 1, 0.5) };
+        events(&[look(1.0, &[lock("lock", &[holder])]), look(2.0, &[])])
+    };
+    let released = ends(Some(30.0));
+    assert_eq!(Vec::from_iter(released.iter().map(brief)), [told(2.0, Happening::Released, "x")]);
+    assert_eq!(released[0].held, Some(1.5));
+    let expired = ends(Some(0.75));
+    assert_eq!(Vec::from_iter(expired.iter().map(brief)), [told(1.75, Happening::Expired, "x")]);
+    assert_eq!(expired[0].held, Some(1.25));
+    let endless = ends(None);
+    assert_eq!(endless[0].event, Happening::Released);
+}
+
+#[test]
+fn the_next_holder_tells_how_the_hold_before_ended() {
+    let ends = |remaining, since| {
+        let holder = Caller { remaining: Some(remaining), ..live("x", 1, 0.0) };
+        let next = lock("lock", &[live("y", 1, since)]);
+        last(&[look(1.0, &[lock("lock", &[holder])]), look(2.0, &[next])])
+    };
+    let (x, y) = ("x", "y");
+    let [released, expired, acquired] =
+        [Happening::Released, Happening::Expired, Happening::Acquired];
+    assert_eq!(ends(30.0, 1.4), [told(1.4, released, x), told(1.4, acquired, y)]);
+    assert_eq!(ends(0.8, 1.4), [told(1.4, released, x), told(1.4, acquired, y)]);
+    assert_eq!(ends(0.3, 1.4), [told(1.3, expired, x), told(1.4, acquired, y)]);
+}
+
+#[test]
+fn readers_come_and_go_by_themselves() {
+    let reader = |owner, left| Caller { remaining: Some(left), ..live(owner, 1, 0.0) };
+    let before = lock("read lock", &[reader("x", 30.0), reader("y", 0.2)]);
+    let after = lock("read lock", &[reader("x", 29.0), live("z", 3, 1.5)]);
+    let events = last(&[look(1.0, &[before]), look(2.0, &[after])]);
+    let expected = [told(1.2, Happening::Expired, "y"), told(1.5, Happening::Acquired, "z")];
+    assert_eq!(events, expected);
+}
+
+#[test]
+fn a_hand_off_within_a_process_is_a_release_and_an_acquire() {
+    let looks =
+        [(1, 0.0), (2, 1.6)].map(|(thread, since)| lock("lock", &[live("x", thread, since)]));
+    let [before, after] = looks;
+    let events = events(&[look(1.0, &[before]), look(2.0, &[after])]);
+    let expected = [told(1.6, Happening::Released, "x"), told(1.6, Happening::Acquired, "x")];
+    assert_eq!(Vec::from_iter(events.iter().map(brief)), expected);
+    assert!(events.iter().all(|event| event.handed_off));
+    let threads = events.iter().map(|event| event.thread.as_deref());
+    assert_eq!(Vec::from_iter(threads), [Some("t1"), Some("t2")]);
+}
+
+#[test]
+fn a_silent_process_hands_nothing_off_and_keeps_its_thread() {
+    let looks = [live("x", 1, 0.0), caller("x"), live("x", 1, 0.0)].map(|it| lock("lock", &[it]));
+    let [told_thread, silent, told_again] = looks;
+    let looks = [look(1.0, &[told_thread]), look(2.0, &[silent]), look(3.0, &[told_again])];
+    assert!(last(&looks[..2]).is_empty() && last(&looks).is_empty());
+    let released = events(&[&looks[..2], &[look(4.0, &[])]].concat());
+    assert_eq!(released[0].thread.as_deref(), Some("t1"));
+}
+
+#[test]
+fn counts_of_holds_tell_of_holds_that_no_look_saw() {
+    let counted = |owner: &str, acquired| Caller {
+        client_id: Some("c".into()),
+        acquired: Some(acquired),
+        ..live(owner, 1, 0.0)
+    };
+    let holds = |kind, before: &[Caller], after: &[Caller]| -> Vec<_> {
+        let looks = [look(1.0, &[lock(kind, before)]), look(2.0, &[lock(kind, after)])];
+        events(&looks).iter().map(|it| (it.event, it.holds)).collect()
+    };
+    let [released, acquired] = [(Happening::Released, None), (Happening::Acquired, Some(5))];
+    let passed_on = holds("lock", &[counted("x", 3)], &[counted("x", 8)]);
+    assert_eq!(passed_on, [released, acquired], "a hand-off to the same thread");
+    assert_eq!(holds("lock", &[counted("x", 3)], &[counted("y", 8)]), [released, acquired]);
+    let reader = holds("read lock", &[counted("x", 3)], &[counted("x", 8)]);
+    assert!(reader.is_empty(), "other readers of the process");
+    let after = [counted("x", 8), counted("y", 8), counted("z", 8)];
+    let more = holds("read lock", &[counted("x", 3)], &after);
+    assert_eq!(more, [(Happening::Acquired, Some(4)), (Happening::Acquired, Some(1))]);
+    let forgotten = holds("lock", &[counted("x", 8)], &[counted("y", 1)]);
+    assert_eq!(forgotten, [released, (Happening::Acquired, Some(1))]);
+}
+
+#[test]
+fn waits_in_a_queue_begin_and_end() {
+    let queued = |callers: &[&str]| {
+        let queue = callers.iter().map(|it| Caller { since: Some(T + 1.5), ..caller(it) });
+        LockSnapshot { queue: queue.collect(), ..lock("fair lock", &[live("x", 1, 0.0)]) }
+    };
+    let looks = [
+        look(1.0, &[queued(&[])]),
+        look(2.0, &[queued(&["y", "z"])]),
+        look(3.0, &[queued(&["y"])]),
+    ];
+    let [waiting, left] = [Happening::Waiting, Happening::Left];
+    assert_eq!(last(&looks[..2]), [told(1.5, waiting, "y"), told(1.5, waiting, "z")]);
+    let gone = events(&looks);
+    assert_eq!(Vec::from_iter(gone.iter().map(brief)), [told(3.0, left, "z")]);
+    assert_eq!(gone[0].waited, Some(1.5));
+}
+
+/// The looks see the lock free while it passes from `x` to `y`.
+#[test]
+fn a_waiter_that_gets_the_lock_has_not_left() {
+    let queue = vec![Caller { since: Some(T + 0.5), ..caller("y") }];
+    let before = LockSnapshot { queue, ..lock("fair lock", &[live("x", 1, 0.0)]) };
+    let after = lock("fair lock", &[live("y", 1, 2.5)]);
+    let looks = [look(1.0, &[before]), look(2.0, &[]), look(3.0, &[after])];
+    assert_eq!(last(&looks[..2]), [told(2.0, Happening::Released, "x")]);
+    let acquired = events(&looks);
+    assert_eq!(Vec::from_iter(acquired.iter().map(brief)), [told(2.5, Happening::Acquired, "y")]);
+    assert_eq!(acquired[0].waited, Some(2.0));
+    let looks = [&looks[..2], &[look(3.0, &[])]].concat();
+    assert_eq!(last(&looks), [told(3.0, Happening::Left, "y")], "still free: nobody waits");
+}
+
+#[test]
+fn the_number_of_waiting_processes_is_told_without_an_owner() {
+    let waiting = |processes| LockSnapshot { processes, ..lock("lock", &[live("x", 1, 0.0)]) };
+    let looks = [0, 2, 1].map(|count| look(count as f64, &[waiting(count)]));
+    let [none, two, one] = &looks;
+    let told = |looks: &[&Look]| -> Vec<_> {
+        let events = events(&looks.iter().map(|it| (*it).clone()).collect::<Vec<_>>());
+        events.into_iter().map(|it| (it.event, it.owner, it.processes)).collect()
+    };
+    assert_eq!(told(&[none, two]), [(Happening::Waiting, None, Some(2))]);
+    assert_eq!(told(&[none, two, one]), [(Happening::Left, None, Some(1))]);
+}
+
+#[test]
+fn the_holds_of_a_named_holder_are_told_apart_by_their_clients() {
+    let hold = |client: &str| Caller { client_id: Some(client.into()), ..caller("job") };
+    let kind = "lock of a named holder";
+    let [before, after] = [vec![hold("c"), hold("c")], vec![hold("c"), hold("d")]];
+    let events = events(&[look(1.0, &[lock(kind, &before)]), look(2.0, &[lock(kind, &after)])]);
+    let told: Vec<_> = events.iter().map(|it| (it.event, it.client_id.as_deref())).collect();
+    assert_eq!(told, [(Happening::Released, Some("c")), (Happening::Acquired, Some("d"))]);
+}
+
+#[test]
+fn a_lock_that_stays_free_is_forgotten() {
+    let mut observer = Observer::default();
+    observer.compare(&look(0.0, &[lock("lock", &[caller("x")])]));
+    assert_eq!(observer.locks.len(), 1);
+    (1..=super::MEMORY).for_each(|at| drop(observer.compare(&look(at as f64, &[]))));
+    assert!(observer.locks.is_empty());
+}
+
+#[test]
+fn an_event_is_a_line_of_json_without_unknown_facts() {
+    let event = LockEvent { at: T, name: "a".into(), ..LockEvent::default() };
+    let line = serde_json::to_string(&event).expect("numbers and texts");
+    assert_eq!(line, r#"{"at":1800000000.0,"name":"a","event":"mark"}"#);
+    let held = lock("lock", &[live("x", 1, 0.0)]);
+    for event in events(&[look(1.0, &[held])]) {
+        let line = serde_json::to_string(&event).expect("numbers and texts");
+        assert_eq!(serde_json::from_str::<LockEvent>(&line).ok(), Some(event), "{line}");
+    }
+}
