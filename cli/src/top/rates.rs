@@ -1,18 +1,23 @@
-//! [`History`]: the hand-offs of one lock, told by its last sightings.
+//! [`Handoffs`]: the hand-offs of one lock, told by its last sightings.
+//!
+//! A look sees one moment. The clients of the holders count their holds, so two sightings of a
+//! client tell how many holds it had in between. The rate of a lock is the sum over all clients
+//! that were seen recently. If one of them was seen only once, or does not count, the rate is a
+//! lower bound: what the other clients count, or the changes that the looks saw.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::sight::{Caller, Sight};
+use super::sight::Sight;
+use crate::observe::snapshot::Caller;
 
-/// The time that a token counter and the changes of the holder are compared over.
-const WINDOW: Duration = Duration::from_secs(6);
+/// The time over which changes of the holder are counted.
+const WINDOW: Duration = Duration::from_secs(10);
 
 /// The time for which a client counts after its last sighting as the holder.
-const CLIENT_KEPT: Duration = Duration::from_secs(12);
-
-/// The largest plausible step of a counter per second. A new counter begins at the clock's time.
-const PLAUSIBLE: f64 = 1e6;
+///
+/// Many clients share a contended lock, and a look sees one of them.
+const CLIENT_KEPT: Duration = Duration::from_secs(20);
 
 /// The number of hand-offs per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,8 +37,7 @@ impl Rate {
 
 /// The last sightings of one lock, as far as hand-offs can be told from them.
 #[derive(Debug, Default)]
-pub(crate) struct History {
-    tokens: Counts,
+pub(crate) struct Handoffs {
     /// The numbers of holds of each client that has held the lock recently.
     clients: BTreeMap<String, Counts>,
     /// The last sighting of a holder whose client does not tell its number of holds.
@@ -42,46 +46,53 @@ pub(crate) struct History {
     seen: Counts,
     /// The owners at the last sighting with holders.
     owners: Vec<String>,
+    token: Option<u64>,
 }
 
 /// A counter at a few moments, the oldest first.
 #[derive(Debug, Default)]
 struct Counts(VecDeque<(Instant, u64)>);
 
-impl History {
+impl Handoffs {
     /// Adds a sighting.
     pub(crate) fn add(&mut self, at: Instant, sight: &Sight) {
-        match sight.token {
-            Some(token) => self.tokens.add(at, token, WINDOW),
-            None => self.tokens.0.clear(),
-        }
-        let counts = counts(sight);
+        let counts = counts(&sight.lock.holders);
         let steps = self.certain_steps(sight, &counts);
         let total = self.seen.last().map_or(0, |last| last + steps);
         self.seen.add(at, total, WINDOW);
         self.add_clients(at, sight, counts);
-        if !sight.holders.is_empty() {
-            self.owners = sight.holders.iter().map(|holder| holder.owner.clone()).collect();
+        if !sight.lock.holders.is_empty() {
+            self.owners = sight.lock.holders.iter().map(|holder| holder.owner.clone()).collect();
         }
+        self.token = sight.token.or(self.token);
     }
 
     /// Returns the hand-offs per second; `None` before the second sighting.
     pub(crate) fn rate(&self) -> Option<Rate> {
-        let tokens = self.tokens.per_second().map(Rate::Counted);
-        tokens.or_else(|| self.of_clients()).or_else(|| self.seen.per_second().map(Rate::AtLeast))
+        let counted = self.clients.values().map(Counts::per_second);
+        let all_counted = counted.clone().all(|rate| rate.is_some());
+        let sum: f64 = counted.flatten().sum();
+        let seen = self.seen.per_second()?;
+        match self.uncounted.is_none() && !self.clients.is_empty() && all_counted {
+            true => Some(Rate::Counted(sum)),
+            false => Some(Rate::AtLeast(sum.max(seen))),
+        }
     }
 
     /// Returns the number of hand-offs since the sightings before that this sighting proves.
     fn certain_steps(&self, sight: &Sight, counts: &BTreeMap<&String, u64>) -> u64 {
-        let is_new = |holder: &&Caller| !self.owners.contains(&holder.owner);
         let before = |client: &String| self.clients.get(client).and_then(Counts::last);
-        let is_known = |holder: &&Caller| {
-            let client = holder.client.as_ref().filter(|client| counts.contains_key(client));
+        let is_counted = |holder: &Caller| {
+            let client = holder.client_id.as_ref().filter(|client| counts.contains_key(client));
             client.is_some_and(|client| before(client).is_some())
         };
-        let changes = sight.holders.iter().filter(|holder| is_new(holder) && !is_known(holder));
+        let is_new = |holder: &&Caller| !self.owners.contains(&holder.owner) && !is_counted(holder);
+        let changes = sight.lock.holders.iter().filter(is_new).count() as u64;
         let step = |(client, now): (&&String, &u64)| Some(now.saturating_sub(before(client)?));
-        changes.count() as u64 + counts.iter().filter_map(step).sum::<u64>()
+        let steps = changes + counts.iter().filter_map(step).sum::<u64>();
+        // Tokens follow the clock: another one proves one grant, however large the difference.
+        let has_granted = sight.token.zip(self.token).is_some_and(|(now, then)| now != then);
+        steps.max(u64::from(has_granted))
     }
 
     fn add_clients(&mut self, at: Instant, sight: &Sight, counts: BTreeMap<&String, u64>) {
@@ -91,32 +102,20 @@ impl History {
         let is_recent = |then: Instant| then + CLIENT_KEPT >= at;
         let newest = |counts: &Counts| counts.0.back().map(|(then, _)| *then);
         self.clients.retain(|_, counts| newest(counts).is_some_and(is_recent));
-        if sight.holders.iter().any(|holder| holder.acquired.is_none()) {
+        if sight.lock.holders.iter().any(|holder| holder.acquired.is_none()) {
             self.uncounted = Some(at);
         }
         self.uncounted = self.uncounted.filter(|then| is_recent(*then));
     }
-
-    /// Returns the sum over the clients, if each was seen twice.
-    fn of_clients(&self) -> Option<Rate> {
-        if self.clients.is_empty() || self.uncounted.is_some() {
-            return None;
-        }
-        let sum = self.clients.values().map(Counts::per_second).sum::<Option<f64>>();
-        sum.map(Rate::Counted)
-    }
 }
 
 impl Counts {
-    /// Adds a count; forgets all counts after an implausible step, and those before the window.
+    /// Adds a count; forgets all counts if the counter began anew, and those before the window.
     ///
     /// The last count before the window stays, so that rare sightings have a difference.
     fn add(&mut self, at: Instant, count: u64, window: Duration) {
-        if let Some(&(before, last)) = self.0.back() {
-            let limit = PLAUSIBLE * (at - before).as_secs_f64().max(1.0);
-            if count < last || (count - last) as f64 > limit {
-                self.0.clear();
-            }
+        if self.last().is_some_and(|last| count < last) {
+            self.0.clear();
         }
         self.0.push_back((at, count));
         while self.0.len() > 2 && self.0[1].0 + window <= at {
@@ -137,10 +136,10 @@ impl Counts {
 }
 
 /// Returns the number of holds that each client of a holder has had.
-fn counts(sight: &Sight) -> BTreeMap<&String, u64> {
+fn counts(holders: &[Caller]) -> BTreeMap<&String, u64> {
     let mut counts = BTreeMap::new();
-    for holder in &sight.holders {
-        if let (Some(client), Some(acquired)) = (&holder.client, holder.acquired) {
+    for holder in holders {
+        if let (Some(client), Some(acquired)) = (&holder.client_id, holder.acquired) {
             let most = counts.entry(client).or_insert(acquired);
             *most = acquired.max(*most);
         }
@@ -152,80 +151,92 @@ fn counts(sight: &Sight) -> BTreeMap<&String, u64> {
 mod tests {
     use super::*;
 
-    fn held(client: &str, hold: u32, acquired: Option<u64>) -> Sight {
+    fn holder(client: &str, hold: u32, acquired: Option<u64>) -> Caller {
         let owner = format!("{client}:{hold}");
-        let client = Some(client.to_owned());
-        let holder = Caller { owner, client, acquired, ..Caller::default() };
-        Sight { holders: vec![holder], ..Sight::free("a", "lock") }
+        Caller { owner, client_id: Some(client.to_owned()), acquired, ..Caller::default() }
+    }
+
+    fn held(client: &str, hold: u32, acquired: Option<u64>) -> Sight {
+        let mut sight = Sight::free("a", "lock");
+        sight.lock.holders = vec![holder(client, hold, acquired)];
+        sight
     }
 
     /// Returns the history of sightings that are a second apart.
-    fn history(sights: impl IntoIterator<Item = Sight>) -> History {
-        let (mut history, begin) = (History::default(), Instant::now());
+    fn history(sights: impl IntoIterator<Item = Sight>) -> Handoffs {
+        let (mut history, begin) = (Handoffs::default(), Instant::now());
         for (second, sight) in sights.into_iter().enumerate() {
             history.add(begin + Duration::from_secs(second as u64), &sight);
         }
         history
     }
 
-    fn token(token: u64) -> Sight {
-        Sight { token: Some(token), ..held("x", 1, None) }
+    fn rate(sights: impl IntoIterator<Item = (&'static str, u64)>) -> Option<Rate> {
+        let held = |(client, acquired)| held(client, 1, Some(acquired));
+        history(sights.into_iter().map(held)).rate()
     }
 
     #[test]
     fn one_sighting_has_no_rate() {
-        assert_eq!(history([token(5)]).rate(), None);
-        assert_eq!(history([held("x", 1, Some(3))]).rate(), None);
-    }
-
-    #[test]
-    fn tokens_count_hand_offs() {
-        assert_eq!(history([5, 5, 9].map(token)).rate(), Some(Rate::Counted(2.0)));
-        let stopped = [0, 100].into_iter().chain([100; 8]);
-        assert_eq!(history(stopped.map(token)).rate(), Some(Rate::Counted(0.0)), "out of the window");
-    }
-
-    #[test]
-    fn a_counter_that_starts_anew_is_no_rate() {
-        for again in [3, 1_700_000_000_000_000] {
-            let mut seen = history([5, 9, again].map(token));
-            assert_eq!(seen.rate(), Some(Rate::AtLeast(0.0)), "{again}");
-            seen.add(Instant::now() + Duration::from_secs(3), &token(again + 1));
-            assert!(matches!(seen.rate(), Some(Rate::Counted(_))));
-        }
+        assert_eq!(rate([("x", 3)]), None);
+        assert_eq!(history([Sight::free("a", "lock")]).rate(), None);
     }
 
     #[test]
     fn the_holds_of_all_recent_clients_add_up() {
         let sights = [("x", 10), ("y", 70), ("x", 14), ("y", 90)];
-        let sights = sights.map(|(client, acquired)| held(client, 1, Some(acquired)));
-        assert_eq!(history(sights).rate(), Some(Rate::Counted(2.0 + 10.0)));
+        assert_eq!(rate(sights), Some(Rate::Counted(2.0 + 10.0)));
+        assert_eq!(rate([("x", 3); 3]), Some(Rate::Counted(0.0)), "one long hold");
     }
 
     #[test]
     fn a_client_that_was_seen_once_makes_the_rate_a_lower_bound() {
+        // Seen in two seconds: the first hold of y, and four more; y alone counts four a second.
         let sights = [("x", 10), ("y", 70), ("y", 74)];
-        let sights = sights.map(|(client, acquired)| held(client, 1, Some(acquired)));
-        assert_eq!(history(sights).rate(), Some(Rate::AtLeast(2.5)), "1 of y's first hold, 4 more");
-        let gone = [held("x", 1, Some(10))].into_iter().chain(
-            (0..14).map(|second| held("y", 1, Some(70 + 2 * second))),
-        );
-        assert_eq!(history(gone).rate(), Some(Rate::Counted(2.0)), "x is forgotten");
+        assert_eq!(rate(sights), Some(Rate::AtLeast(4.0)));
+        let gone = (0..22).map(|second| ("y", 70 + 2 * second));
+        let gone = [("x", 10)].into_iter().chain(gone);
+        assert_eq!(rate(gone), Some(Rate::Counted(2.0)), "x is forgotten");
     }
 
     #[test]
-    fn changes_of_an_unknown_holder_are_a_lower_bound() {
+    fn a_counter_that_begins_anew_has_no_rate_before_its_second_count() {
+        assert_eq!(rate([("x", 90), ("x", 1)]), Some(Rate::AtLeast(0.0)));
+        assert_eq!(rate([("x", 90), ("x", 1), ("x", 3)]), Some(Rate::Counted(2.0)));
+    }
+
+    #[test]
+    fn changes_of_an_uncounted_holder_are_a_lower_bound() {
         let sights = [1, 2, 2, 3].map(|hold| held("x", hold, None));
         assert_eq!(history(sights).rate(), Some(Rate::AtLeast(2.0 / 3.0)));
         let between = [held("x", 1, None), Sight::free("a", "lock"), held("x", 1, None)];
-        assert_eq!(history(between).rate(), Some(Rate::AtLeast(0.0)), "the same hold, not seen once");
+        assert_eq!(history(between).rate(), Some(Rate::AtLeast(0.0)), "one hold, once unseen");
+        let mixed = [held("x", 1, Some(4)), held("java", 1, None), held("x", 2, Some(6))];
+        assert_eq!(history(mixed).rate(), Some(Rate::AtLeast(1.5)));
+    }
+
+    #[test]
+    fn another_token_proves_one_hand_off() {
+        let free = |token| Sight { token: Some(token), ..Sight::free("a", "fenced lock") };
+        assert_eq!(history([7, 7, 1_700_000].map(free)).rate(), Some(Rate::AtLeast(0.5)));
+    }
+
+    #[test]
+    fn readers_of_one_client_count_once() {
+        let readers = |acquired| {
+            let mut sight = held("x", 1, Some(acquired));
+            sight.lock.holders.push(holder("x", 2, Some(acquired)));
+            sight
+        };
+        assert_eq!(history([4, 6].map(readers)).rate(), Some(Rate::Counted(2.0)));
     }
 
     #[test]
     fn rare_sightings_have_a_rate() {
-        let (mut seen, begin) = (History::default(), Instant::now());
+        let (mut seen, begin) = (Handoffs::default(), Instant::now());
         for minute in 0..3 {
-            seen.add(begin + Duration::from_secs(60 * minute), &token(600 * minute));
+            let sight = held("x", 1, Some(600 * minute));
+            seen.add(begin + Duration::from_secs(60 * minute), &sight);
         }
         assert_eq!(seen.rate(), Some(Rate::Counted(10.0)));
     }

@@ -1,121 +1,79 @@
 //! [`Sight`]: one lock as a look found it.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use leasehold::{HolderInfo, LockInfo};
+use leasehold::LockInfo;
+
+use crate::observe::snapshot::{Caller, LockSnapshot};
 
 /// A lock as one look found it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sight {
-    pub(crate) name: String,
-    /// The kind, such as `fair lock`.
-    pub(crate) kind: String,
-    pub(crate) holders: Vec<Caller>,
-    /// The remaining lease of the lock.
+    pub(crate) lock: LockSnapshot,
+    /// The remaining lease of the lock; `None` for a free lock too.
     pub(crate) remaining: Option<Duration>,
-    /// The number of clients with waiting callers.
-    pub(crate) processes: u64,
-    /// The queue of a fair lock or a queue lock.
-    pub(crate) queue: Vec<Caller>,
-    /// The counter of fenced locks and queue locks.
+    /// The number of callers that wait in the processes of the holders.
+    pub(crate) local_waiters: u64,
+    /// The last fencing token.
     pub(crate) token: Option<u64>,
-}
-
-/// A holder, or a caller in a queue.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Caller {
-    pub(crate) owner: String,
-    pub(crate) client: Option<String>,
-    pub(crate) host: Option<String>,
-    pub(crate) pid: Option<u32>,
-    pub(crate) program: Option<String>,
-    pub(crate) label: Option<String>,
-    pub(crate) thread: Option<String>,
-    pub(crate) since: Option<SystemTime>,
-    pub(crate) remaining: Option<Duration>,
-    pub(crate) count: u64,
-    pub(crate) local_waiters: Option<u64>,
-    /// The number of holds that the client has had on this lock.
-    pub(crate) acquired: Option<u64>,
 }
 
 impl Sight {
     /// Returns a lock without holders and waiting callers.
     pub(crate) fn free(name: &str, kind: &str) -> Sight {
-        Sight { name: name.to_owned(), kind: kind.to_owned(), ..Sight::default() }
+        let lock = LockSnapshot {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            ..LockSnapshot::default()
+        };
+        Sight { lock, ..Sight::default() }
     }
 
     /// Returns whether nobody holds the lock, and nothing keeps it.
     pub(crate) fn is_free(&self) -> bool {
-        self.holders.is_empty() && self.remaining.is_none()
+        self.lock.holders.is_empty() && self.remaining.is_none()
     }
 
-    /// Returns the start of the oldest hold.
-    pub(crate) fn since(&self) -> Option<SystemTime> {
-        self.holders.iter().filter_map(|holder| holder.since).min()
+    /// Returns the start of the oldest hold, in seconds since 1970.
+    pub(crate) fn since(&self) -> Option<f64> {
+        self.lock.holders.iter().filter_map(|holder| holder.since).min_by(f64::total_cmp)
     }
 
     /// Returns the number of waiting callers, as far as it is known.
     ///
     /// Without a queue, the waiting processes, and the waiting callers of the holders' processes.
     pub(crate) fn waiters(&self) -> u64 {
-        match self.queue.len() as u64 {
-            0 => self.processes + self.local_waiters(),
+        match self.lock.queue.len() as u64 {
+            0 => self.lock.processes + self.local_waiters,
             count => count,
         }
     }
 
-    fn local_waiters(&self) -> u64 {
-        self.holders.iter().filter_map(|holder| holder.local_waiters).max().unwrap_or(0)
-    }
-
-    /// Returns whether a fact about the lock contains the text, in lower case.
+    /// Returns whether a fact about the lock contains the text, which is in lower case.
     pub(crate) fn matches(&self, text: &str) -> bool {
+        let lock = &self.lock;
         let has = |fact: &str| fact.to_lowercase().contains(text);
-        has(&self.name) || has(&self.kind) || self.holders.iter().any(|holder| holder.matches(text))
+        let mut facts = lock.holders.iter().flat_map(facts);
+        has(&lock.name) || has(&lock.kind) || facts.any(|fact| has(&fact))
     }
 }
 
-impl Caller {
-    fn matches(&self, text: &str) -> bool {
-        let facts = [&self.host, &self.program, &self.label, &self.thread];
-        let pid = self.pid.map(|pid| pid.to_string());
-        let has = |fact: &String| fact.to_lowercase().contains(text);
-        facts.into_iter().flatten().chain(&pid).any(has)
-    }
+/// Returns the texts that a filter finds a holder by.
+fn facts(holder: &Caller) -> impl Iterator<Item = String> {
+    let texts = [&holder.host, &holder.program, &holder.label, &holder.thread];
+    let pid = holder.pid.map(|pid| pid.to_string());
+    texts.into_iter().flatten().cloned().chain(pid)
 }
 
 impl From<&LockInfo> for Sight {
     fn from(info: &LockInfo) -> Sight {
-        let waiting = info.waiting();
+        // Several holders in one process count the same waiting callers.
+        let local_waiters = info.holders().iter().filter_map(|holder| holder.local_waiters()).max();
         Sight {
-            name: info.name().to_owned(),
-            kind: info.kind().to_owned(),
-            holders: info.holders().iter().map(Caller::from).collect(),
+            lock: LockSnapshot::of(info),
             remaining: info.remaining(),
-            processes: waiting.processes(),
-            queue: waiting.queue().iter().map(Caller::from).collect(),
-            token: None,
-        }
-    }
-}
-
-impl From<&HolderInfo> for Caller {
-    fn from(info: &HolderInfo) -> Caller {
-        let owned = |text: Option<&str>| text.map(str::to_owned);
-        Caller {
-            owner: info.owner().to_owned(),
-            client: info.client_id().map(|id| id.to_string()),
-            host: owned(info.host()),
-            pid: info.pid(),
-            program: owned(info.program()),
-            label: owned(info.label()),
-            thread: owned(info.thread()),
-            since: info.since(),
-            remaining: info.remaining(),
-            count: info.count(),
-            local_waiters: info.local_waiters(),
-            acquired: None,
+            local_waiters: local_waiters.unwrap_or(0),
+            token: info.token(),
         }
     }
 }
@@ -126,12 +84,10 @@ mod tests {
 
     #[test]
     fn the_queue_or_the_processes_and_local_callers_wait() {
-        let holder = |local_waiters| Caller { local_waiters, ..Caller::default() };
-        let mut sight = Sight { processes: 2, ..Sight::free("a", "lock") };
-        assert_eq!(sight.waiters(), 2);
-        sight.holders = vec![holder(None), holder(Some(3)), holder(Some(1))];
-        assert_eq!(sight.waiters(), 5, "readers of one process have the same local waiters");
-        sight.queue = vec![Caller::default()];
+        let mut sight = Sight::free("a", "lock");
+        (sight.lock.processes, sight.local_waiters) = (2, 3);
+        assert_eq!(sight.waiters(), 5);
+        sight.lock.queue = vec![Caller::default()];
         assert_eq!(sight.waiters(), 1);
     }
 
@@ -146,7 +102,8 @@ mod tests {
             thread: text("worker"),
             ..Caller::default()
         };
-        let sight = Sight { holders: vec![holder], ..Sight::free("Orders:42", "fair lock") };
+        let mut sight = Sight::free("Orders:42", "fair lock");
+        sight.lock.holders = vec![holder];
         for found in ["orders", "fair", "web-1", "4711", "billing", "blue", "worker", ""] {
             assert!(sight.matches(found), "{found}");
         }

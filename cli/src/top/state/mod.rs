@@ -7,7 +7,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::keys::{Action, Mode, Motion};
 use super::report::{Finding, Report};
@@ -23,7 +23,8 @@ const EVENTS_KEPT: usize = 500;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {
     pub(crate) instant: Instant,
-    pub(crate) wall: SystemTime,
+    /// Seconds since 1970.
+    pub(crate) wall: f64,
 }
 
 /// Everything that the screen shows.
@@ -141,18 +142,18 @@ impl State {
 
     fn see(&mut self, sight: Sight, at: Instant) {
         self.is_arranged = false;
-        match self.rows.get_mut(&sight.name) {
+        match self.rows.get_mut(&sight.lock.name) {
             Some(row) => row.see(sight, at),
             // A look by name finds free locks too. One that was never held has no row.
             None if sight.is_free() => {}
-            None => drop(self.rows.insert(sight.name.clone(), Row::new(sight, at))),
+            None => drop(self.rows.insert(sight.lock.name.clone(), Row::new(sight, at))),
         }
     }
 
     /// A search returns each lock that is held meanwhile, so the other locks are free.
     fn free_unseen_since(&mut self, begun: Instant, now: Now) {
         for (name, row) in self.rows.iter_mut().filter(|(_, row)| row.at < begun) {
-            let free = Sight::free(name, &row.sight.kind);
+            let free = Sight::free(name, &row.sight.lock.kind);
             row.see(free, now.instant);
         }
         self.forget_free(now.instant);
@@ -290,7 +291,7 @@ impl State {
         let held = self.rows.values().filter(|row| !row.sight.is_free());
         held.fold(Totals::default(), |sum, row| Totals {
             locks: sum.locks + 1,
-            holders: sum.holders + row.sight.holders.len() as u64,
+            holders: sum.holders + row.sight.lock.holders.len() as u64,
             waiters: sum.waiters + row.sight.waiters(),
         })
     }

@@ -1,7 +1,7 @@
 //! The orders of the rows.
 
 use std::cmp::Ordering;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use super::row::Row;
 use crate::args::SortBy;
@@ -27,7 +27,7 @@ fn step(sort: SortBy, step: usize) -> SortBy {
 pub(crate) fn sort(rows: &mut [(&String, &Row)], sort: SortBy, is_reversed: bool) {
     let compare = |a: &Row, b: &Row| match sort {
         SortBy::Name => Ordering::Equal,
-        SortBy::Age => unknown_last(since(a)).cmp(&unknown_last(since(b))),
+        SortBy::Age => since(a).total_cmp(&since(b)),
         SortBy::Left => unknown_last(end(a)).cmp(&unknown_last(end(b))),
         SortBy::Waiters => b.sight.waiters().cmp(&a.sight.waiters()),
         SortBy::Handoffs => rate(b).total_cmp(&rate(a)),
@@ -38,8 +38,9 @@ pub(crate) fn sort(rows: &mut [(&String, &Row)], sort: SortBy, is_reversed: bool
     }
 }
 
-fn since(row: &Row) -> Option<SystemTime> {
-    row.sight.since()
+/// Returns the start of the oldest hold; rows without one come last.
+fn since(row: &Row) -> f64 {
+    row.sight.since().unwrap_or(f64::INFINITY)
 }
 
 /// Returns the end of the lease.

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::Now;
-use crate::top::rates::{History, Rate};
-use crate::top::sight::{Caller, Sight};
+use crate::top::rates::{Handoffs, Rate};
+use crate::top::sight::Sight;
 
 /// The time for which a lock without holders keeps its row.
 const FREE_KEPT: Duration = Duration::from_secs(5);
@@ -17,12 +17,12 @@ pub(crate) struct Row {
     pub(crate) at: Instant,
     /// The last moment at which the lock was held.
     held: Instant,
-    history: History,
+    history: Handoffs,
 }
 
 impl Row {
     pub(crate) fn new(sight: Sight, at: Instant) -> Row {
-        let mut history = History::default();
+        let mut history = Handoffs::default();
         history.add(at, &sight);
         Row { sight, at, held: at, history }
     }
@@ -49,22 +49,19 @@ impl Row {
         self.history.rate()
     }
 
-    /// Returns the age of the oldest hold.
-    pub(crate) fn age(&self, now: Now) -> Option<Duration> {
-        self.sight.since().map(|since| now.wall.duration_since(since).unwrap_or_default())
+    /// Returns the age of the oldest hold, in seconds.
+    pub(crate) fn age(&self, now: Now) -> Option<f64> {
+        self.sight.since().map(|since| (now.wall - since).max(0.0))
     }
 
-    /// Returns the remaining lease, as far as it was not extended since the sighting.
-    pub(crate) fn left(&self, now: Now) -> Option<Duration> {
-        self.sight.remaining.map(|left| left.saturating_sub(self.since_sighting(now)))
+    /// Returns the remaining lease in seconds, as if nothing had extended it since the sighting.
+    pub(crate) fn left(&self, now: Now) -> Option<f64> {
+        let remaining = self.sight.remaining?.as_secs_f64();
+        Some((remaining - self.since_sighting(now)).max(0.0))
     }
 
-    /// Returns the remaining lease of one holder.
-    pub(crate) fn left_of(&self, holder: &Caller, now: Now) -> Option<Duration> {
-        holder.remaining.map(|left| left.saturating_sub(self.since_sighting(now)))
-    }
-
-    fn since_sighting(&self, now: Now) -> Duration {
-        now.instant.saturating_duration_since(self.at)
+    /// Returns the seconds since the sighting.
+    pub(crate) fn since_sighting(&self, now: Now) -> f64 {
+        now.instant.saturating_duration_since(self.at).as_secs_f64()
     }
 }

@@ -1,14 +1,15 @@
-//! The columns of the table: their texts, and their widths in a window.
+//! [`Fact`]: the columns of the table, their texts, and their widths in a window.
 
+use super::numbers;
 use crate::args::SortBy;
-use crate::top::rates::Rate;
-use crate::top::sight::{Caller, Sight};
+use crate::observe::snapshot::Caller;
+use crate::top::sight::Sight;
 use crate::top::state::{Now, Row};
-use crate::top::text;
+use crate::views::text::{brief, printable};
 
-/// A column of the table.
+/// A column of the table: a fact about each lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Column {
+pub(crate) enum Fact {
     Lock,
     Kind,
     Age,
@@ -23,78 +24,77 @@ pub(crate) enum Column {
 }
 
 /// The columns from left to right.
-const ALL: [Column; 11] = [
-    Column::Lock,
-    Column::Kind,
-    Column::Age,
-    Column::Left,
-    Column::Waiters,
-    Column::Handoffs,
-    Column::Host,
-    Column::Pid,
-    Column::Program,
-    Column::Label,
-    Column::Thread,
+const ALL: [Fact; 11] = [
+    Fact::Lock,
+    Fact::Kind,
+    Fact::Age,
+    Fact::Left,
+    Fact::Waiters,
+    Fact::Handoffs,
+    Fact::Host,
+    Fact::Pid,
+    Fact::Program,
+    Fact::Label,
+    Fact::Thread,
 ];
 
 /// The columns that a narrow window leaves out, the first one first.
-const DROPPED: [Column; 10] = [
-    Column::Thread,
-    Column::Label,
-    Column::Kind,
-    Column::Host,
-    Column::Left,
-    Column::Pid,
-    Column::Handoffs,
-    Column::Waiters,
-    Column::Program,
-    Column::Age,
+const DROPPED: [Fact; 10] = [
+    Fact::Thread,
+    Fact::Label,
+    Fact::Kind,
+    Fact::Host,
+    Fact::Left,
+    Fact::Pid,
+    Fact::Handoffs,
+    Fact::Waiters,
+    Fact::Program,
+    Fact::Age,
 ];
 
-impl Column {
+impl Fact {
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Column::Lock => "LOCK",
-            Column::Kind => "KIND",
-            Column::Age => "AGE",
-            Column::Left => "LEFT",
-            Column::Waiters => "WAIT",
-            Column::Handoffs => "HAND-OFFS",
-            Column::Host => "HOST",
-            Column::Pid => "PID",
-            Column::Program => "PROGRAM",
-            Column::Label => "LABEL",
-            Column::Thread => "THREAD",
+            Fact::Lock => "LOCK",
+            Fact::Kind => "KIND",
+            Fact::Age => "AGE",
+            Fact::Left => "LEFT",
+            Fact::Waiters => "WAIT",
+            Fact::Handoffs => "HAND-OFFS",
+            Fact::Host => "HOST",
+            Fact::Pid => "PID",
+            Fact::Program => "PROGRAM",
+            Fact::Label => "LABEL",
+            Fact::Thread => "THREAD",
         }
     }
 
     /// Returns the order of the rows by this column.
     pub(crate) fn sort(self) -> Option<SortBy> {
         match self {
-            Column::Lock => Some(SortBy::Name),
-            Column::Age => Some(SortBy::Age),
-            Column::Left => Some(SortBy::Left),
-            Column::Waiters => Some(SortBy::Waiters),
-            Column::Handoffs => Some(SortBy::Handoffs),
+            Fact::Lock => Some(SortBy::Name),
+            Fact::Age => Some(SortBy::Age),
+            Fact::Left => Some(SortBy::Left),
+            Fact::Waiters => Some(SortBy::Waiters),
+            Fact::Handoffs => Some(SortBy::Handoffs),
             _ => None,
         }
     }
 
     /// Returns whether the column has numbers, which end at its right side.
     pub(crate) fn is_numeric(self) -> bool {
-        use Column::{Age, Handoffs, Left, Pid, Waiters};
+        use Fact::{Age, Handoffs, Left, Pid, Waiters};
         matches!(self, Age | Left | Waiters | Handoffs | Pid)
     }
 
     /// Returns the least useful width, with the mark of the order.
     fn least(self) -> usize {
         match self {
-            Column::Lock => 12,
-            Column::Kind | Column::Age | Column::Left | Column::Host | Column::Pid => 6,
-            Column::Program => 7,
-            Column::Waiters => 5,
-            Column::Handoffs => 10,
-            Column::Label | Column::Thread => 6,
+            Fact::Lock => 11,
+            Fact::Age | Fact::Left | Fact::Program => 7,
+            Fact::Kind | Fact::Host | Fact::Pid | Fact::Thread => 6,
+            Fact::Waiters | Fact::Label => 5,
+            Fact::Handoffs => 10,
         }
     }
 
@@ -102,14 +102,14 @@ impl Column {
     pub(crate) fn text(self, row: &Row, now: Now) -> String {
         let sight = &row.sight;
         match self {
-            Column::Lock => text::safe(&sight.name),
-            Column::Kind => short_kind(&sight.kind).to_owned(),
-            Column::Age => row.age(now).map_or_else(dash, text::duration),
-            Column::Left if sight.is_free() => dash(),
-            Column::Left => row.left(now).map_or_else(|| "none".to_owned(), text::duration),
-            Column::Waiters => sight.waiters().to_string(),
-            Column::Handoffs => row.rate().map_or_else(dash, rate),
-            Column::Host | Column::Pid | Column::Program | Column::Label | Column::Thread => {
+            Fact::Lock => printable(&sight.lock.name).into_owned(),
+            Fact::Kind => short_kind(&sight.lock.kind).to_owned(),
+            Fact::Age => row.age(now).map_or_else(dash, brief),
+            Fact::Left if sight.is_free() => dash(),
+            Fact::Left => row.left(now).map_or_else(|| "none".to_owned(), brief),
+            Fact::Waiters => sight.waiters().to_string(),
+            Fact::Handoffs => row.rate().and_then(numbers::handoffs).unwrap_or_else(dash),
+            Fact::Host | Fact::Pid | Fact::Program | Fact::Label | Fact::Thread => {
                 self.fact(sight)
             }
         }
@@ -117,24 +117,26 @@ impl Column {
 
     /// Returns a fact about the holder.
     fn fact(self, sight: &Sight) -> String {
-        let Some(holder) = sight.holders.first() else { return self.without_holder(sight) };
-        let more = sight.holders.len() - 1;
-        let shown = |text: &Option<String>| text.as_deref().map_or_else(dash, text::safe);
+        let Some(holder) = sight.lock.holders.first() else { return self.without_holder(sight) };
+        let more = sight.lock.holders.len() - 1;
+        let shown = |text: &Option<String>| {
+            text.as_deref().map_or_else(dash, |text| printable(text).into_owned())
+        };
         match self {
-            Column::Host => shown(&holder.host),
-            Column::Pid => holder.pid.map_or_else(dash, |pid| pid.to_string()),
-            Column::Program if more > 0 => format!("{} +{more}", program(holder)),
-            Column::Program => program(holder),
-            Column::Label => shown(&holder.label),
+            Fact::Host => shown(&holder.host),
+            Fact::Pid => holder.pid.map_or_else(dash, |pid| pid.to_string()),
+            Fact::Program if more > 0 => format!("{} +{more}", program(holder)),
+            Fact::Program => program(holder),
+            Fact::Label => shown(&holder.label),
             _ => shown(&holder.thread),
         }
     }
 
     fn without_holder(self, sight: &Sight) -> String {
         match self {
-            Column::Program if sight.is_free() => "free".to_owned(),
+            Fact::Program if sight.is_free() => "free".to_owned(),
             // The time after an early release of a lock with a minimum of its hold.
-            Column::Program => "nobody".to_owned(),
+            Fact::Program => "nobody".to_owned(),
             _ => String::new(),
         }
     }
@@ -142,11 +144,11 @@ impl Column {
 
 /// Returns the name of the program, or as much of the owner as is known.
 fn program(holder: &Caller) -> String {
-    match (&holder.program, &holder.client) {
-        (Some(program), _) => text::safe(program),
+    match (&holder.program, &holder.client_id) {
+        (Some(program), _) => printable(program).into_owned(),
         // The first digits of a client id suffice to tell clients apart.
         (None, Some(client)) => format!("client {}", client.get(..8).unwrap_or(client)),
-        (None, None) => text::safe(&holder.owner),
+        (None, None) => printable(&holder.owner).into_owned(),
     }
 }
 
@@ -157,14 +159,6 @@ fn short_kind(kind: &str) -> &str {
     }
 }
 
-fn rate(rate: Rate) -> String {
-    let mark = if matches!(rate, Rate::AtLeast(_)) { ">" } else { "" };
-    let shown = text::rate(rate.per_second());
-    // A lower bound of zero says nothing.
-    let is_unknown = mark == ">" && shown == "0";
-    if is_unknown { dash() } else { format!("{mark}{shown}/s").replace(">>", ">").replace("><", ">") }
-}
-
 fn dash() -> String {
     "-".to_owned()
 }
@@ -172,7 +166,7 @@ fn dash() -> String {
 /// Returns the columns of a window and their widths. Columns are a space apart.
 ///
 /// `wanted` is the width of the widest text of a column.
-pub(crate) fn layout(width: usize, wanted: impl Fn(Column) -> usize) -> Vec<(Column, usize)> {
+pub(crate) fn layout(width: usize, wanted: impl Fn(Fact) -> usize) -> Vec<(Fact, usize)> {
     let mut columns: Vec<_> = ALL.iter().map(|column| (*column, column.least())).collect();
     let mut dropped = DROPPED.iter();
     while needed(&columns) > width {
@@ -195,7 +189,7 @@ pub(crate) fn layout(width: usize, wanted: impl Fn(Column) -> usize) -> Vec<(Col
     columns
 }
 
-fn needed(columns: &[(Column, usize)]) -> usize {
+fn needed(columns: &[(Fact, usize)]) -> usize {
     columns.iter().map(|(_, width)| width + 1).sum::<usize>().saturating_sub(1)
 }
 
@@ -226,22 +220,14 @@ mod tests {
             let columns = layout(width, |_| 30);
             assert!(needed(&columns) <= width, "{columns:?} in {width}");
         }
-        let columns = layout(120, |column| if column == Column::Lock { 40 } else { 0 });
-        assert_eq!(columns[0], (Column::Lock, 40));
+        let columns = layout(120, |fact| if column == Fact::Lock { 40 } else { 0 });
+        assert_eq!(columns[0], (Fact::Lock, 40));
         let shared = layout(110, |column| match column {
-            Column::Lock | Column::Host => 60,
+            Fact::Lock | Fact::Host => 60,
             _ => 0,
         });
         let width = |wanted| shared.iter().find(|(column, _)| *column == wanted).map(|it| it.1);
-        assert_eq!(width(Column::Lock), width(Column::Host));
-    }
-
-    #[test]
-    fn a_lower_bound_is_marked() {
-        assert_eq!(rate(Rate::Counted(12.0)), "12/s");
-        assert_eq!(rate(Rate::AtLeast(3.0)), ">3.0/s");
-        assert_eq!(rate(Rate::AtLeast(0.0)), "-");
-        assert_eq!(rate(Rate::Counted(0.0)), "0/s");
+        assert_eq!(width(Fact::Lock), width(Fact::Host));
     }
 
     #[test]
