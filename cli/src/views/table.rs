@@ -18,17 +18,19 @@ pub(crate) struct Column {
     is_number: bool,
     /// The width to which a narrow terminal may cut the column.
     least: usize,
+    /// The column with the lowest rank is the first that a narrow terminal leaves out.
+    rank: u8,
 }
 
 impl Column {
-    /// Returns a column of texts, that may be cut to `least` columns of the terminal.
-    pub(crate) const fn text(title: &'static str, least: usize) -> Column {
-        Column { title, is_number: false, least }
+    /// Returns a column of texts, that may be cut to the width `least`.
+    pub(crate) const fn text(title: &'static str, least: usize, rank: u8) -> Column {
+        Column { title, is_number: false, least, rank }
     }
 
     /// Returns a column of numbers, that is never cut.
-    pub(crate) const fn number(title: &'static str) -> Column {
-        Column { title, is_number: true, least: usize::MAX }
+    pub(crate) const fn number(title: &'static str, rank: u8) -> Column {
+        Column { title, is_number: true, least: usize::MAX, rank }
     }
 }
 
@@ -42,44 +44,62 @@ pub(crate) fn terminal_width() -> Option<usize> {
 
 /// Returns the lines of a table of printable cells. Columns without any content are left out.
 pub(crate) fn render(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> String {
-    let cell = |row: &[String], number: usize| row.get(number).map_or(0, |it| it.width());
-    let widest = |number| rows.iter().map(|row| cell(row, number)).max().unwrap_or(0);
-    let content = columns.iter().enumerate().map(|(number, column)| (number, column, widest(number)));
-    let shown: Vec<_> = content.filter(|(_, _, widest)| *widest > 0).collect();
-    let least = |(_, column, widest): &(usize, &Column, usize)| {
-        let full = (*widest).max(column.title.len());
-        (full, column.least.max(column.title.len()).min(full))
-    };
-    let widths = fit(shown.iter().map(least).collect(), width);
-    let line = |cell: &dyn Fn(usize) -> String| {
-        let cells = shown.iter().zip(&widths);
-        let cells = cells.map(|((number, it, _), width)| pad(&cell(*number), *width, it.is_number));
-        let line = cells.collect::<Vec<_>>().join(GAP);
-        cut(line.trim_end(), width.unwrap_or(usize::MAX)) + "\n"
-    };
-    let title = line(&|number| columns[number].title.to_owned());
-    let rows = rows.iter().map(|row| line(&|number| row.get(number).cloned().unwrap_or_default()));
+    let width = width.unwrap_or(usize::MAX);
+    let shown = fit(layout(columns, rows), width);
+    let cell = |row: &[String], at: usize| row.get(at).cloned().unwrap_or_default();
+    let title = line(&shown, width, |place| columns[place.number].title.to_owned());
+    let rows = rows.iter().map(|row| line(&shown, width, |place| cell(row, place.number)));
     title + &rows.collect::<String>()
 }
 
-/// Returns the widths of the columns, from their full and least widths.
+/// A column that is shown.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    column: Column,
+    number: usize,
+    width: usize,
+    least: usize,
+}
+
+/// Returns the columns with content, each with its full width.
+fn layout(columns: &[Column], rows: &[Vec<String>]) -> Vec<Place> {
+    let cell = |row: &Vec<String>, at: usize| row.get(at).map_or(0, |it| it.width());
+    let place = |(number, column): (usize, &Column)| {
+        let widest = rows.iter().map(|row| cell(row, number)).max().filter(|widest| *widest > 0)?;
+        let width = widest.max(column.title.len());
+        let least = column.least.max(column.title.len()).min(width);
+        Some(Place { column: *column, number, width, least })
+    };
+    columns.iter().enumerate().filter_map(place).collect()
+}
+
+/// Returns the columns of a table that is no wider than `width`, if that is possible.
 ///
-/// The widest column that may be cut gives way first.
-fn fit(mut columns: Vec<(usize, usize)>, width: Option<usize>) -> Vec<usize> {
-    let gaps = GAP.len() * columns.len().saturating_sub(1);
-    let mut excess = columns
-        .iter()
-        .map(|(full, _)| full)
-        .sum::<usize>()
-        .saturating_add(gaps)
-        .saturating_sub(width.unwrap_or(usize::MAX));
-    while excess > 0 {
-        let widest = columns.iter_mut().filter(|(width, least)| width > least);
-        let Some((width, _)) = widest.max_by_key(|(width, _)| *width) else { break };
-        *width -= 1;
-        excess -= 1;
+/// The column with the lowest rank is left out first, until the least widths fit. Then the widest
+/// column that may be cut gives way first.
+fn fit(mut places: Vec<Place>, width: usize) -> Vec<Place> {
+    while total(&places, |place| place.least) > width && places.len() > 1 {
+        let lowest = places.iter().map(|place| place.column.rank).min();
+        let last = places.iter().rposition(|place| Some(place.column.rank) == lowest);
+        places.remove(last.unwrap_or_default());
     }
-    columns.into_iter().map(|(width, _)| width).collect()
+    for _ in width..total(&places, |place| place.width) {
+        let widest = places.iter_mut().filter(|place| place.width > place.least);
+        let Some(place) = widest.max_by_key(|place| place.width) else { break };
+        place.width -= 1;
+    }
+    places
+}
+
+/// Returns the width of the table for these widths of its columns.
+fn total(places: &[Place], width: impl Fn(&Place) -> usize) -> usize {
+    let gaps = GAP.len() * places.len().saturating_sub(1);
+    places.iter().map(width).sum::<usize>() + gaps
+}
+
+fn line(places: &[Place], width: usize, cell: impl Fn(&Place) -> String) -> String {
+    let cells = places.iter().map(|it| pad(&cell(it), it.width, it.column.is_number));
+    cut(cells.collect::<Vec<_>>().join(GAP).trim_end(), width) + "\n"
 }
 
 /// Returns the text with exactly this width.
@@ -109,10 +129,10 @@ mod tests {
     use super::*;
 
     const COLUMNS: [Column; 4] = [
-        Column::text("NAME", 6),
-        Column::text("LABEL", 3),
-        Column::text("PROGRAM", 4),
-        Column::number("AGE"),
+        Column::text("NAME", 6, 9),
+        Column::text("LABEL", 3, 1),
+        Column::text("PROGRAM", 4, 2),
+        Column::number("AGE", 3),
     ];
 
     fn rows(rows: &[[&str; 4]]) -> Vec<Vec<String>> {
@@ -139,8 +159,14 @@ a          worker   1.2s
             let table = render(&COLUMNS, &rows, Some(width));
             assert!(table.lines().all(|line| line.width() <= width), "{width}:\n{table}");
         }
-        let table = render(&COLUMNS, &rows, Some(35));
-        assert_eq!(table.lines().nth(1), Some("a-very-long…  label  漢字漢…  1.2s"), "{table}");
+        let first = |width| {
+            let table = render(&COLUMNS, &rows, Some(width));
+            table.lines().nth(1).map(str::to_owned).unwrap_or_default()
+        };
+        assert_eq!(first(40), "a-very-long-…  label  漢字漢字漢字  1.2s");
+        assert_eq!(first(35), "a-very-lo…  label  漢字漢字…   1.2s");
+        assert_eq!(first(26), "a-very-l…  漢字漢字…  1.2s", "the label is left out");
+        assert_eq!(first(15), "a-very-l…  1.2s");
         assert!(render(&COLUMNS, &rows, Some(100)).contains(name));
     }
 

@@ -4,6 +4,12 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use leasehold::HolderInfo;
+
+use crate::observe::snapshot::{now, since_1970};
+
+/// The sign for an unknown fact.
+pub(crate) const UNKNOWN: &str = "-";
 
 /// Returns the text on one line, without anything that a terminal obeys.
 ///
@@ -14,8 +20,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(is_plain) {
         return Cow::Borrowed(text);
     }
-    let quoted = format!("{text:?}");
-    Cow::Owned(quoted[1..quoted.len() - 1].replace("\\\"", "\""))
+    Cow::Owned(text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'"))
 }
 
 /// The units of long durations, with their lengths in seconds and the next smaller unit.
@@ -34,6 +39,37 @@ pub(crate) fn brief(seconds: f64) -> String {
         }
         None if tenths < 10.0 => format!("{tenths}s"),
         None => format!("{whole}s"),
+    }
+}
+
+/// Returns the age of a hold or a wait in seconds.
+pub(crate) fn age(caller: &HolderInfo) -> Option<f64> {
+    // The clock of another host may be ahead.
+    Some((now() - since_1970(caller.since()?)).max(0.0))
+}
+
+/// Returns a short name of a holder within its process or client.
+///
+/// The thread, if it is known; the owner itself, if the caller has named it; else the start of the
+/// client's id, and the number of a Redisson thread.
+pub(crate) fn short_owner(caller: &HolderInfo) -> String {
+    let id = caller.client_id().map(|id| id.to_string());
+    let Some(id) = id.filter(|id| caller.owner().starts_with(id)) else {
+        return printable(caller.owner()).into_owned();
+    };
+    match caller.thread().filter(|thread| !thread.is_empty()) {
+        Some(thread) if caller.pid().is_some() => printable(thread).into_owned(),
+        Some(thread) => format!("{}:{}", &id[..8], printable(thread)),
+        None => id[..8].to_owned(),
+    }
+}
+
+/// Returns a kind in one word: `fair` for `fair lock`, `plain` for `lock`.
+pub(crate) fn short_kind(kind: &str) -> &str {
+    match kind {
+        "lock" => "plain",
+        "lock of a named holder" => "named",
+        kind => kind.strip_suffix(" lock").unwrap_or(kind),
     }
 }
 
@@ -62,7 +98,8 @@ mod tests {
 
     #[test]
     fn a_printable_text_has_nothing_that_a_terminal_obeys() {
-        for same in ["", "orders:42", "a \"b\" 'c'", "{tag}", "ä ö", "漢字", "🔒", "e\u{301}"] {
+        for same in ["", "orders:42", "a \"b\" 'c'", "{tag}", "ä ö", "漢字", "🔒", "e\u{301}"]
+        {
             assert_eq!(printable(same), same);
         }
         let escaped = [
