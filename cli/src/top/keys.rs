@@ -82,6 +82,15 @@ pub(crate) const HELP: [(&str, &str); 12] = [
     ("q", "quit (also Ctrl-C)"),
 ];
 
+/// The end of the help: the meaning of some columns.
+pub(crate) const NOTES: [&str; 5] = [
+    "AGE        time since the oldest holder acquired the lock",
+    "LEFT       rest of the lease, which a living holder renews",
+    "WAIT       callers in the queue; without a queue: waiting processes, and callers",
+    "           in the process of the holder",
+    "HAND-OFFS  holds per second; > marks a lower bound",
+];
+
 /// The keys at the bottom of the screen, the most important first.
 pub(crate) fn shown(mode: Mode) -> &'static [(&'static str, &'static str)] {
     match mode {
@@ -212,7 +221,8 @@ mod tests {
     #[test]
     fn control_keys_work_in_every_mode() {
         for mode in [Mode::Table, Mode::Filter, Mode::Follow, Mode::Help] {
-            let press = |sign| action(KeyEvent::new(KeyCode::Char(sign), KeyModifiers::CONTROL), mode);
+            let press =
+                |sign| action(KeyEvent::new(KeyCode::Char(sign), KeyModifiers::CONTROL), mode);
             let expected = [Action::Quit, Action::Suspend, Action::Redraw].map(Some);
             assert_eq!(['c', 'z', 'l'].map(press), expected);
         }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     fn held(client: &str, hold: u32, acquired: Option<u64>) -> Sight {
-        let mut sight = Sight::free("a", "lock");
+        let mut sight = Sight::free("a");
         sight.lock.holders = vec![holder(client, hold, acquired)];
         sight
     }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn one_sighting_has_no_rate() {
         assert_eq!(rate([("x", 3)]), None);
-        assert_eq!(history([Sight::free("a", "lock")]).rate(), None);
+        assert_eq!(history([Sight::free("a")]).rate(), None);
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
     fn changes_of_an_uncounted_holder_are_a_lower_bound() {
         let sights = [1, 2, 2, 3].map(|hold| held("x", hold, None));
         assert_eq!(history(sights).rate(), Some(Rate::AtLeast(2.0 / 3.0)));
-        let between = [held("x", 1, None), Sight::free("a", "lock"), held("x", 1, None)];
+        let between = [held("x", 1, None), Sight::free("a"), held("x", 1, None)];
         assert_eq!(history(between).rate(), Some(Rate::AtLeast(0.0)), "one hold, once unseen");
         let mixed = [held("x", 1, Some(4)), held("java", 1, None), held("x", 2, Some(6))];
         assert_eq!(history(mixed).rate(), Some(Rate::AtLeast(1.5)));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn another_token_proves_one_hand_off() {
-        let free = |token| Sight { token: Some(token), ..Sight::free("a", "fenced lock") };
+        let free = |token| Sight { token: Some(token), ..Sight::free("a") };
         assert_eq!(history([7, 7, 1_700_000].map(free)).rate(), Some(Rate::AtLeast(0.5)));
     }
 

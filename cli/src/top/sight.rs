@@ -19,13 +19,9 @@ pub(crate) struct Sight {
 }
 
 impl Sight {
-    /// Returns a lock without holders and waiting callers.
-    pub(crate) fn free(name: &str, kind: &str) -> Sight {
-        let lock = LockSnapshot {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            ..LockSnapshot::default()
-        };
+    /// Returns a lock without holders and waiting callers, and without a known kind.
+    pub(crate) fn free(name: &str) -> Sight {
+        let lock = LockSnapshot { name: name.to_owned(), ..LockSnapshot::default() };
         Sight { lock, ..Sight::default() }
     }
 
@@ -84,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_queue_or_the_processes_and_local_callers_wait() {
-        let mut sight = Sight::free("a", "lock");
+        let mut sight = Sight::free("a");
         (sight.lock.processes, sight.local_waiters) = (2, 3);
         assert_eq!(sight.waiters(), 5);
         sight.lock.queue = vec![Caller::default()];
@@ -102,7 +98,8 @@ mod tests {
             thread: text("worker"),
             ..Caller::default()
         };
-        let mut sight = Sight::free("Orders:42", "fair lock");
+        let mut sight = Sight::free("Orders:42");
+        sight.lock.kind = "fair lock".to_owned();
         sight.lock.holders = vec![holder];
         for found in ["orders", "fair", "web-1", "4711", "billing", "blue", "worker", ""] {
             assert!(sight.matches(found), "{found}");

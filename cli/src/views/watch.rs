@@ -65,7 +65,7 @@ fn line(event: &LockEvent, has_colours: bool) -> String {
 }
 
 /// Returns the word for an event, and its colour on a terminal.
-fn word(event: &LockEvent) -> (&'static str, u8) {
+pub(crate) fn word(event: &LockEvent) -> (&'static str, u8) {
     match event.event {
         Happening::Acquired if event.present => ("held", 32),
         Happening::Acquired => ("acquired", 32),
@@ -81,7 +81,7 @@ fn word(event: &LockEvent) -> (&'static str, u8) {
 }
 
 /// Returns the holder or the waiting caller, as far as it is known.
-fn caller(event: &LockEvent) -> String {
+pub(crate) fn caller(event: &LockEvent) -> String {
     let program = event.program.as_deref().unwrap_or_default();
     let process = event.pid.map(|pid| format!("{program}[{pid}]"));
     let label = event.label.as_ref().map(|label| format!("({label})"));
@@ -93,7 +93,7 @@ fn caller(event: &LockEvent) -> String {
 }
 
 /// Returns the further facts of an event.
-fn facts(event: &LockEvent) -> String {
+pub(crate) fn facts(event: &LockEvent) -> String {
     let span = |title: &str, span: Option<f64>| Some(format!("{title} {}", text::brief(span?)));
     let missed = event.holds.filter(|holds| *holds > 1).map(|holds| holds - 1);
     let age = event.since.filter(|_| event.present).map(|since| event.at - since);

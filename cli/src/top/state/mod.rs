@@ -153,9 +153,9 @@ impl State {
     /// A search returns each lock that is held meanwhile, so the other locks are free.
     fn free_unseen_since(&mut self, begun: Instant, now: Now) {
         for (name, row) in self.rows.iter_mut().filter(|(_, row)| row.at < begun) {
-            let free = Sight::free(name, &row.sight.lock.kind);
-            row.see(free, now.instant);
+            row.see(Sight::free(name), now.instant);
         }
+        self.is_arranged = false;
         self.forget_free(now.instant);
     }
 
@@ -169,7 +169,8 @@ impl State {
 
     fn add_events(&mut self, events: Vec<LockEvent>) {
         let followed = self.followed.clone();
-        self.events.extend(events.into_iter().filter(|event| Some(&event.name) == followed.as_ref()));
+        self.events
+            .extend(events.into_iter().filter(|event| Some(&event.name) == followed.as_ref()));
         let surplus = self.events.len().saturating_sub(EVENTS_KEPT);
         self.events.drain(..surplus);
     }

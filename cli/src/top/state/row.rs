@@ -1,5 +1,6 @@
 //! [`Row`]: the last sighting of one lock, and its hand-offs.
 
+use std::mem;
 use std::time::{Duration, Instant};
 
 use super::Now;
@@ -28,9 +29,14 @@ impl Row {
     }
 
     /// Adds a sighting. An older one than the last, of a slow search, changes nothing.
-    pub(crate) fn see(&mut self, sight: Sight, at: Instant) {
+    ///
+    /// A look by name does not know the kind of a free lock, so the row keeps the kind.
+    pub(crate) fn see(&mut self, mut sight: Sight, at: Instant) {
         if at < self.at {
             return;
+        }
+        if sight.is_free() {
+            sight.lock.kind = mem::take(&mut self.sight.lock.kind);
         }
         self.history.add(at, &sight);
         if !sight.is_free() {

@@ -109,9 +109,7 @@ impl Fact {
             Fact::Left => row.left(now).map_or_else(|| "none".to_owned(), brief),
             Fact::Waiters => sight.waiters().to_string(),
             Fact::Handoffs => row.rate().and_then(numbers::handoffs).unwrap_or_else(dash),
-            Fact::Host | Fact::Pid | Fact::Program | Fact::Label | Fact::Thread => {
-                self.fact(sight)
-            }
+            Fact::Host | Fact::Pid | Fact::Program | Fact::Label | Fact::Thread => self.fact(sight),
         }
     }
 
@@ -220,9 +218,9 @@ mod tests {
             let columns = layout(width, |_| 30);
             assert!(needed(&columns) <= width, "{columns:?} in {width}");
         }
-        let columns = layout(120, |fact| if column == Fact::Lock { 40 } else { 0 });
+        let columns = layout(120, |fact| if fact == Fact::Lock { 40 } else { 0 });
         assert_eq!(columns[0], (Fact::Lock, 40));
-        let shared = layout(110, |column| match column {
+        let shared = layout(110, |fact| match fact {
             Fact::Lock | Fact::Host => 60,
             _ => 0,
         });

@@ -12,15 +12,10 @@ use crate::observe::snapshot::Caller;
 use crate::top::sight::Sight;
 use crate::top::state::{Now, Row, State};
 use crate::views::text::{brief, printable, time_of_day};
+use crate::views::watch;
 
 /// Draws the followed lock: its holders and its queue above, its events below.
-pub(super) fn draw(
-    frame: &mut Frame<'_>,
-    area: Rect,
-    state: &mut State,
-    now: Now,
-    theme: Theme,
-) {
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Now, theme: Theme) {
     let now = state.shown_moment(now);
     let Some(name) = state.followed().map(str::to_owned) else { return };
     let row = state.row(&name);
@@ -104,72 +99,31 @@ fn waiter_line(place: usize, waiter: &Caller, now: Now) -> Line<'static> {
     Line::from(format!("{place:4}  {}{}", person(waiter), waits.unwrap_or_default()))
 }
 
-/// Returns the known facts about a process and its thread.
+/// Returns the known facts about a process and its thread, as events show them.
 fn person(caller: &Caller) -> String {
-    let LockEvent { host, pid, program, label, thread, .. } = LockEvent {
+    watch::caller(&LockEvent {
         host: caller.host.clone(),
         pid: caller.pid,
         program: caller.program.clone(),
         label: caller.label.clone(),
         thread: caller.thread.clone(),
+        owner: Some(caller.owner.clone()),
         ..LockEvent::default()
-    };
-    described(&[host, program], pid, &label, &thread).unwrap_or_else(|| unknown(&caller.client_id))
-}
-
-fn described(
-    [host, program]: &[Option<String>; 2],
-    pid: Option<u32>,
-    label: &Option<String>,
-    thread: &Option<String>,
-) -> Option<String> {
-    let fact = |name: &str, fact: &Option<String>| {
-        fact.as_deref().map(|fact| format!("{name}{}", printable(fact)))
-    };
-    let pid = pid.map(|pid| pid.to_string());
-    let facts = [
-        fact("", host),
-        fact("pid ", &pid),
-        fact("", program),
-        fact("label ", label),
-        fact("thread ", thread),
-    ];
-    let known: Vec<String> = facts.into_iter().flatten().collect();
-    (!known.is_empty()).then(|| known.join(" "))
-}
-
-fn unknown(client: &Option<String>) -> String {
-    client.as_deref().map_or_else(|| "unknown".to_owned(), |client| format!("client {client}"))
+    })
 }
 
 fn event_line(event: &LockEvent, theme: Theme) -> Line<'static> {
-    let (name, style) = match event.event {
-        Happening::Acquired => ("acquired", theme.strong()),
-        Happening::Released => ("released", theme.faint()),
-        Happening::Expired => ("expired", theme.alarm()),
-        Happening::Lost => ("lost", theme.alarm()),
-        Happening::Waiting => ("waiting", theme.notice()),
-        Happening::Left => ("left", theme.faint()),
-        Happening::Outage => ("outage", theme.alarm()),
-        Happening::Recovered => ("recovered", theme.title()),
-        Happening::Mark => ("mark", theme.title()),
+    let style = match event.event {
+        Happening::Acquired => theme.strong(),
+        Happening::Waiting => theme.notice(),
+        Happening::Expired | Happening::Lost | Happening::Outage => theme.alarm(),
+        Happening::Released | Happening::Left => theme.faint(),
+        Happening::Recovered | Happening::Mark => theme.title(),
     };
+    let word = format!("{:8}", watch::word(event).0);
     Line::from_iter([
         Span::raw(format!("  {}  ", time_of_day(event.at))),
-        Span::styled(format!("{name:10}"), style),
-        Span::raw(event_facts(event)),
+        Span::styled(word, style),
+        Span::raw(format!("  {}  {}", watch::caller(event), watch::facts(event))),
     ])
-}
-
-fn event_facts(event: &LockEvent) -> String {
-    let names = [event.host.clone(), event.program.clone()];
-    let person = described(&names, event.pid, &event.label, &event.thread);
-    let owner = || event.owner.as_ref().map(|_| unknown(&event.client_id));
-    let processes = event.processes.map(|number| count(number, "process", "processes"));
-    let held = event.held.map(|held| format!("after {}", brief(held)));
-    let waited = event.waited.map(|waited| format!("waited {}", brief(waited)));
-    let unseen = event.holds.filter(|holds| *holds > 1);
-    let unseen = unseen.map(|holds| format!("and {} before, unseen", count(holds - 1, "hold", "holds")));
-    let facts = [person.or_else(owner), processes, held, waited, unseen, event.text.clone()];
-    facts.into_iter().flatten().collect::<Vec<_>>().join("  ")
 }

@@ -3,8 +3,8 @@
 use ratatui::text::{Line, Span};
 
 use super::numbers::{count, interval};
-use super::theme::Theme;
 use super::spread;
+use super::theme::Theme;
 use crate::top::state::{Now, Outage, SearchDone, State};
 use crate::views::text::{brief, printable, time_of_day};
 
@@ -57,8 +57,9 @@ fn second(state: &State, theme: Theme) -> Line<'static> {
 fn intervals(state: &State) -> String {
     let every = interval(state.every);
     match state.search {
-        Some(SearchDone { every: all, .. }) if all > state.every + state.every / 4 => {
-            format!("visible rows every {every}, all locks every {}", interval(all))
+        Some(SearchDone { every: all, took }) if all > state.every + state.every / 4 => {
+            let [all, took] = [all, took].map(interval);
+            format!("visible rows every {every}, all locks every {all} ({took} of looks)")
         }
         _ => format!("every {every}"),
     }

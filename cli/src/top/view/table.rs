@@ -12,13 +12,7 @@ use crate::top::state::{Now, Row, State};
 use crate::views::text::printable;
 
 /// Draws the titles and the visible rows.
-pub(super) fn draw(
-    frame: &mut Frame<'_>,
-    area: Rect,
-    state: &mut State,
-    now: Now,
-    theme: Theme,
-) {
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Now, theme: Theme) {
     let has_titles = area.height > 1;
     state.scroll(area.height.saturating_sub(has_titles.into()).into());
     let now = state.shown_moment(now);
