@@ -71,7 +71,7 @@ pub(crate) const HELP: [(&str, &str); 12] = [
     ("↑ ↓ PgUp PgDn Home End", "select a lock (also k and j)"),
     ("Enter", "follow the selected lock: holders, queue, events"),
     ("Esc", "leave this view; in the table, drop the filter"),
-    ("/", "filter by name, kind, host, pid, program, label, thread"),
+    ("/", "show only locks with a text in any column"),
     ("n  a  l  w  o", "sort by name, age, lease left, waiters, hand-offs"),
     ("<  >", "sort by the column to the left, to the right"),
     ("r", "reverse the order"),
@@ -83,12 +83,13 @@ pub(crate) const HELP: [(&str, &str); 12] = [
 ];
 
 /// The end of the help: the meaning of some columns.
-pub(crate) const NOTES: [&str; 5] = [
+pub(crate) const NOTES: [&str; 6] = [
     "AGE        time since the oldest holder acquired the lock",
-    "LEFT       rest of the lease, which a living holder renews",
-    "WAIT       callers in the queue; without a queue: waiting processes, and callers",
-    "           in the process of the holder",
+    "LEFT       rest of the lease, which a running holder renews",
+    "WAIT       callers in the queue of a fair lock or a queue lock; else waiting",
+    "           processes, and callers in the process of the holder",
     "HAND-OFFS  holds per second; > marks a lower bound",
+    "+2         further holders of the lock",
 ];
 
 /// The keys at the bottom of the screen, the most important first.

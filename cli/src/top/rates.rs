@@ -40,8 +40,8 @@ impl Rate {
 pub(crate) struct Handoffs {
     /// The numbers of holds of each client that has held the lock recently.
     clients: BTreeMap<String, Counts>,
-    /// The last sighting of a holder whose client does not tell its number of holds.
-    uncounted: Option<Instant>,
+    /// The last sightings of holders whose clients have never told their numbers of holds.
+    uncounted: BTreeMap<Option<String>, Instant>,
     /// The hand-offs that were certainly seen, added up.
     seen: Counts,
     /// The owners at the last sighting with holders.
@@ -73,7 +73,7 @@ impl Handoffs {
         let all_counted = counted.clone().all(|rate| rate.is_some());
         let sum: f64 = counted.flatten().sum();
         let seen = self.seen.per_second()?;
-        match self.uncounted.is_none() && !self.clients.is_empty() && all_counted {
+        match self.uncounted.is_empty() && !self.clients.is_empty() && all_counted {
             true => Some(Rate::Counted(sum)),
             false => Some(Rate::AtLeast(sum.max(seen))),
         }
@@ -102,10 +102,13 @@ impl Handoffs {
         let is_recent = |then: Instant| then + CLIENT_KEPT >= at;
         let newest = |counts: &Counts| counts.0.back().map(|(then, _)| *then);
         self.clients.retain(|_, counts| newest(counts).is_some_and(is_recent));
-        if sight.lock.holders.iter().any(|holder| holder.acquired.is_none()) {
-            self.uncounted = Some(at);
+        for holder in &sight.lock.holders {
+            self.uncounted.insert(holder.client_id.clone(), at);
         }
-        self.uncounted = self.uncounted.filter(|then| is_recent(*then));
+        // A client counts from its first answer on, and may miss later answers.
+        let counts = |client: &String| self.clients.contains_key(client);
+        self.uncounted
+            .retain(|client, then| !client.as_ref().is_some_and(counts) && is_recent(*then));
     }
 }
 
@@ -211,6 +214,8 @@ mod tests {
         assert_eq!(history(sights).rate(), Some(Rate::AtLeast(2.0 / 3.0)));
         let between = [held("x", 1, None), Sight::free("a"), held("x", 1, None)];
         assert_eq!(history(between).rate(), Some(Rate::AtLeast(0.0)), "one hold, once unseen");
+        let late = [held("x", 1, None), held("x", 1, Some(4)), held("x", 1, Some(6))];
+        assert_eq!(history(late).rate(), Some(Rate::Counted(2.0)), "its first answer was late");
         let mixed = [held("x", 1, Some(4)), held("java", 1, None), held("x", 2, Some(6))];
         assert_eq!(history(mixed).rate(), Some(Rate::AtLeast(1.5)));
     }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, stdout};
 
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, enable_raw_mode};
+use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, enable_raw_mode};
 use ratatui::{DefaultTerminal, Frame};
 use signal_hook::consts::SIGTSTP;
 use signal_hook::low_level::emulate_default_handler;
@@ -38,8 +38,14 @@ impl Screen {
     }
 
     /// Makes the next drawing write every character.
+    ///
+    /// `Terminal::clear` would ask the terminal for the position of its cursor, and the thread that
+    /// reads keys would take the answer.
     pub(crate) fn redraw(&mut self) -> io::Result<()> {
-        self.0.clear()
+        execute!(stdout(), Clear(ClearType::All))?;
+        // Leaves two empty buffers, so that the next drawing differs from the last one everywhere.
+        self.0.swap_buffers();
+        Ok(())
     }
 
     /// Restores the terminal. It may be gone, so errors do not matter.

@@ -236,8 +236,8 @@ impl State {
         self.first_line
     }
 
-    /// Puts the rows in order, and keeps the selection.
-    fn arrange(&mut self) {
+    /// Puts the rows in order if something has changed, and keeps the selection.
+    pub(crate) fn arrange(&mut self) {
         if self.is_arranged {
             return;
         }
@@ -262,7 +262,7 @@ impl State {
         let at = self.selected_index().unwrap_or(0);
         let most = self.shown.len().saturating_sub(height);
         self.first = self.first.clamp((at + 1).saturating_sub(height), at).min(most);
-        self.first..(self.first + height).min(self.shown.len())
+        self.first..(self.first + self.height).min(self.shown.len())
     }
 
     /// Returns the names of the rows on the screen.

@@ -161,34 +161,48 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// Returns the columns of a window and their widths. Columns are a space apart.
+/// The columns of a window, from left to right.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Columns {
+    /// The facts, and the widths of their columns.
+    pub(crate) facts: Vec<(Fact, usize)>,
+    /// The space between two columns.
+    pub(crate) gap: usize,
+}
+
+/// Returns the columns of a window. `wanted` is the width of the widest text of a column.
 ///
-/// `wanted` is the width of the widest text of a column.
-pub(crate) fn layout(width: usize, wanted: impl Fn(Fact) -> usize) -> Vec<(Fact, usize)> {
-    let mut columns: Vec<_> = ALL.iter().map(|column| (*column, column.least())).collect();
+/// Wide windows have more space between the columns.
+pub(crate) fn layout(width: usize, wanted: impl Fn(Fact) -> usize) -> Columns {
+    let mut facts: Vec<_> = ALL.iter().map(|fact| (*fact, fact.least())).collect();
     let mut dropped = DROPPED.iter();
-    while needed(&columns) > width {
+    while needed(&facts, 1) > width {
         match dropped.next() {
-            Some(next) => columns.retain(|(column, _)| column != next),
+            Some(next) => facts.retain(|(fact, _)| fact != next),
             None => break,
         }
     }
-    let mut spare = width.saturating_sub(needed(&columns));
-    let wants: Vec<usize> = columns.iter().map(|(column, _)| wanted(*column)).collect();
-    while spare > 0 {
-        let lacks = |at: &usize| wants[*at].saturating_sub(columns[*at].1);
-        let Some(neediest) = (0..columns.len()).rev().max_by_key(lacks).filter(|at| lacks(at) > 0)
-        else {
-            break;
-        };
-        columns[neediest].1 += 1;
-        spare -= 1;
-    }
-    columns
+    widen(&mut facts, width, wanted);
+    let gap = if needed(&facts, 2) <= width { 2 } else { 1 };
+    Columns { facts, gap }
 }
 
-fn needed(columns: &[(Fact, usize)]) -> usize {
-    columns.iter().map(|(_, width)| width + 1).sum::<usize>().saturating_sub(1)
+/// Gives the spare space of the window to the columns that lack most.
+fn widen(facts: &mut [(Fact, usize)], width: usize, wanted: impl Fn(Fact) -> usize) {
+    let mut spare = width.saturating_sub(needed(facts, 1));
+    let wants: Vec<usize> = facts.iter().map(|(fact, _)| wanted(*fact)).collect();
+    while spare > 0 {
+        let lacks = |at: &usize| wants[*at].saturating_sub(facts[*at].1);
+        let neediest = (0..facts.len()).rev().max_by_key(lacks).filter(|at| lacks(at) > 0);
+        let Some(neediest) = neediest else { return };
+        facts[neediest].1 += 1;
+        spare -= 1;
+    }
+}
+
+/// Returns the width of these columns with this space between them.
+fn needed(facts: &[(Fact, usize)], gap: usize) -> usize {
+    facts.iter().map(|(_, width)| width + gap).sum::<usize>().saturating_sub(gap)
 }
 
 #[cfg(test)]
@@ -196,7 +210,7 @@ mod tests {
     use super::*;
 
     fn names(width: usize) -> Vec<&'static str> {
-        layout(width, |_| 0).into_iter().map(|(column, _)| column.title()).collect()
+        layout(width, |_| 0).facts.into_iter().map(|(fact, _)| fact.title()).collect()
     }
 
     #[test]
@@ -216,16 +230,18 @@ mod tests {
     fn the_columns_fit_into_the_window_and_share_its_rest() {
         for width in 12..200 {
             let columns = layout(width, |_| 30);
-            assert!(needed(&columns) <= width, "{columns:?} in {width}");
+            assert!(needed(&columns.facts, columns.gap) <= width, "{columns:?} in {width}");
         }
         let columns = layout(120, |fact| if fact == Fact::Lock { 40 } else { 0 });
-        assert_eq!(columns[0], (Fact::Lock, 40));
+        assert_eq!((columns.facts[0], columns.gap), ((Fact::Lock, 40), 1));
+        assert_eq!(layout(120, |_| 0).gap, 2);
         let shared = layout(110, |fact| match fact {
             Fact::Lock | Fact::Host => 60,
             _ => 0,
         });
-        let width = |wanted| shared.iter().find(|(column, _)| *column == wanted).map(|it| it.1);
-        assert_eq!(width(Fact::Lock), width(Fact::Host));
+        let width = |wanted| shared.facts.iter().find(|(fact, _)| *fact == wanted);
+        let [lock, host] = [Fact::Lock, Fact::Host].map(|fact| width(fact).map_or(0, |it| it.1));
+        assert!(lock > 15 && lock.abs_diff(host) <= 1, "{lock}, {host}");
     }
 
     #[test]

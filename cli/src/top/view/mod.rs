@@ -27,6 +27,7 @@ const KEYS_WIDTH: usize = 24;
 
 /// Draws the whole screen.
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Now, theme: Theme) {
+    state.arrange();
     let head = header::lines(state, now, theme, frame.area().width.into());
     // The smallest windows have no room for more than rows.
     let (above, below) = match frame.area().height {

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::columns::{self, Fact};
+use super::columns::{self, Columns, Fact};
 use super::theme::Theme;
 use super::{cell, put};
 use crate::top::state::{Now, Row, State};
@@ -34,7 +34,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: No
     put(frame, area, lines);
 }
 
-fn titles(columns: &[(Fact, usize)], state: &State, theme: Theme) -> Line<'static> {
+fn titles(columns: &Columns, state: &State, theme: Theme) -> Line<'static> {
     let title = |(fact, width): &(Fact, usize)| {
         let is_sorted = fact.sort() == Some(state.sort);
         let mark = match (is_sorted, state.is_reversed) {
@@ -45,11 +45,11 @@ fn titles(columns: &[(Fact, usize)], state: &State, theme: Theme) -> Line<'stati
         let text = cell(&format!("{}{mark}", fact.title()), *width, fact.is_numeric());
         Span::styled(text, if is_sorted { theme.sorted() } else { theme.title() })
     };
-    joined(columns.iter().map(title), Style::new())
+    joined(columns.facts.iter().map(title), columns.gap, Style::new())
 }
 
 fn line(
-    columns: &[(Fact, usize)],
+    columns: &Columns,
     row: &Row,
     now: Now,
     selected: Option<&str>,
@@ -69,12 +69,12 @@ fn line(
         false if row.sight.is_free() => theme.faint(),
         false => Style::new(),
     };
-    joined(columns.iter().map(span), whole)
+    joined(columns.facts.iter().map(span), columns.gap, whole)
 }
 
-/// Returns the cells of a row, a space apart, in one style across the window.
-fn joined(cells: impl Iterator<Item = Span<'static>>, style: Style) -> Line<'static> {
-    let spaced = cells.flat_map(|cell| [cell, Span::raw(" ")]);
+/// Returns the cells of a row, in one style across the window.
+fn joined(cells: impl Iterator<Item = Span<'static>>, gap: usize, style: Style) -> Line<'static> {
+    let spaced = cells.flat_map(|cell| [cell, Span::raw(" ".repeat(gap))]);
     Line::from_iter(spaced).style(style)
 }
 
