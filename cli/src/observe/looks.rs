@@ -14,6 +14,9 @@ use super::snapshot::{self, Look};
 use crate::address::Server;
 use crate::failure::{Failure, Result};
 
+/// The shortest time between two looks.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// The shortest time between two looks at a server that does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -113,7 +116,7 @@ impl Looker {
 
     /// Waits until the next look is due.
     fn pause(&self, every: Duration) {
-        let pause = if self.is_outage { every.max(PAUSE) } else { every };
+        let pause = every.max(if self.is_outage { PAUSE } else { SHORTEST });
         thread::sleep(pause.saturating_sub(self.last.elapsed()));
     }
 

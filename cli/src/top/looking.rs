@@ -14,8 +14,14 @@ use crate::failure::Failure;
 use crate::observe::Observer;
 use crate::observe::snapshot::{self, LockSnapshot, Look};
 
-/// The number of locks that one step of a search returns: those of one or two pages of keys.
-const STEP: usize = 32;
+/// The number of locks that one step of a search takes.
+const STEP: usize = 256;
+
+/// The time that a lock takes which an earlier request to the server has brought.
+const BUFFERED: Duration = Duration::from_micros(100);
+
+/// The number of names of a watch that is never too large for the visible rows.
+const SMALL_WATCH: usize = 32;
 
 /// The rows that the user wants to see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,6 +85,8 @@ struct Looker {
 struct Search {
     locks: Locks,
     begun: Instant,
+    /// The begin of the last request to the server.
+    read: Instant,
     took: Duration,
 }
 
@@ -133,12 +141,12 @@ impl Looker {
             None => self.begin_search()?,
         };
         let meter = Meter::start(self.round_trip);
-        let found = search.locks.by_ref().take(STEP).collect::<leasehold::Result<Vec<_>>>()?;
+        let (at, found) = search.step()?;
         let cost = meter.stop();
         search.took += cost.took();
-        let is_last = found.len() < STEP;
-        tell(found_report(&found, cost));
-        if !is_last {
+        let sights = found.iter().map(Sight::from).collect();
+        tell(Report::Found(Finding { at, took: cost.took(), sights }));
+        if found.len() == STEP {
             self.schedule.searched_step(cost);
             self.search = Some(search);
             return Ok(());
@@ -153,7 +161,8 @@ impl Looker {
         self.schedule.search_begins(begun);
         self.client.ping()?;
         self.round_trip = self.round_trip.min(begun.elapsed());
-        Ok(Search { locks: self.client.locks(&self.pattern)?, begun, took: Duration::ZERO })
+        let locks = self.client.locks(&self.pattern)?;
+        Ok(Search { locks, begun, read: begun, took: Duration::ZERO })
     }
 
     fn look_at_visible(&mut self, tell: &impl Fn(Report)) -> leasehold::Result<()> {
@@ -193,6 +202,23 @@ impl Looker {
     }
 }
 
+impl Search {
+    /// Returns the next locks, and the time since which the server may have told of the first one.
+    fn step(&mut self) -> leasehold::Result<(Instant, Vec<LockInfo>)> {
+        let (mut first, mut found) = (None, Vec::new());
+        while found.len() < STEP {
+            let begun = Instant::now();
+            let Some(lock) = self.locks.next() else { break };
+            found.push(lock?);
+            if begun.elapsed() > BUFFERED {
+                self.read = begun;
+            }
+            first = first.or(Some(self.read));
+        }
+        Ok((first.unwrap_or(self.read), found))
+    }
+}
+
 impl Watched {
     fn new(client: &Client, names: Vec<String>) -> leasehold::Result<Watched> {
         let watch = client.watch_locks(names.iter().cloned())?;
@@ -201,7 +227,7 @@ impl Watched {
 
     /// Returns whether the watch sees all of these names, and not many more.
     fn sees(&self, names: &[String]) -> bool {
-        let is_lean = self.names.len() <= 2 * names.len().max(STEP);
+        let is_lean = self.names.len() <= 2 * names.len().max(SMALL_WATCH);
         is_lean && names.iter().all(|name| self.names.contains(name))
     }
 
@@ -217,11 +243,6 @@ impl Watched {
         };
         Ok((look, self.names.iter().zip(&found).map(sight).collect()))
     }
-}
-
-fn found_report(found: &[LockInfo], cost: Cost) -> Report {
-    let sights = found.iter().map(Sight::from).collect();
-    Report::Found(Finding { at: cost.begun, took: cost.took(), sights })
 }
 
 /// Measures a look.

@@ -74,6 +74,7 @@ pub(crate) fn word(event: &LockEvent) -> (&'static str, u8) {
         Happening::Lost => ("lost", 31),
         Happening::Waiting => ("waiting", 33),
         Happening::Left => ("left", 33),
+        Happening::Identified => ("known", 36),
         Happening::Outage => ("outage", 31),
         Happening::Recovered => ("recovered", 32),
         Happening::Mark => ("mark", 35),
@@ -85,7 +86,7 @@ pub(crate) fn caller(event: &LockEvent) -> String {
     let program = event.program.as_deref().unwrap_or_default();
     let process = event.pid.map(|pid| format!("{program}[{pid}]"));
     let label = event.label.as_ref().map(|label| format!("({label})"));
-    let thread = event.thread.clone().filter(|thread| !thread.is_empty());
+    let thread = event.thread.clone().filter(|thread| process.is_some() && !thread.is_empty());
     let owner = event.owner.clone().filter(|_| process.is_none());
     let parts = [event.host.clone(), process, label, thread, owner];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
