@@ -2,6 +2,8 @@
 
 #[path = "../../../tests/harness/mod.rs"]
 mod harness;
+mod still;
+mod svg;
 #[path = "../support/terminal.rs"]
 mod terminal;
 mod workload;
@@ -175,15 +177,10 @@ fn keys_sort_filter_follow_and_quit() {
 #[test]
 fn contended_locks_show_hand_offs_and_waiters() {
     let server = Server::start();
-    let work = |kind, lock| {
-        let [hold, pause] = [2, 1].map(Duration::from_millis);
-        Work { program: "worker", label: kind, kind, lock, hold, pause, threads: 2 }
-    };
+    let work = |kind, lock| Work::new("worker", kind, kind, lock).with_rhythm(2, 1, 2);
     let works = [work("plain", "busy"), work("queue", "ordered"), work("fair", "polite")];
-    let _workers: Vec<_> = works
-        .iter()
-        .flat_map(|work| [work.start(&server, None), work.start(&server, None)])
-        .collect();
+    let _workers: Vec<_> =
+        works.iter().flat_map(|work| [work.start(&server), work.start(&server)]).collect();
     let terminal = start(&server);
     for work in &works {
         let what = format!("several hand-offs per second and waiters of {}", work.lock);

@@ -17,48 +17,72 @@ use crate::harness::spawned::Spawned;
 const VARIABLE: &str = "LEASEHOLD_TEST_WORK";
 
 /// The separator of the parts of the variable. No part contains it.
-const SEPARATOR: char = '|';
+const SEPARATOR: &str = "|";
 
 /// The work of one process: taking a lock again and again, in several threads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
-    pub(crate) program: &'static str,
+    /// The name of the host, if it is not that of the tests.
+    host: Option<&'static str>,
+    program: &'static str,
     pub(crate) label: &'static str,
     /// `plain`, `fair`, `queue`, `fenced`, `read` or `write`.
-    pub(crate) kind: &'static str,
+    kind: &'static str,
     pub(crate) lock: &'static str,
-    pub(crate) hold: Duration,
-    pub(crate) pause: Duration,
-    pub(crate) threads: usize,
+    hold: Duration,
+    pause: Duration,
+    threads: usize,
 }
 
 impl Work {
-    /// Starts the process, on a host of its own name if the system allows it.
-    pub(crate) fn start(&self, server: &Server, host: Option<&str>) -> Spawned {
-        let program = env::current_exe().expect("a running program has a path");
+    /// Returns the work of a thread that takes the lock and keeps it.
+    pub(crate) const fn new(
+        program: &'static str,
+        label: &'static str,
+        kind: &'static str,
+        lock: &'static str,
+    ) -> Work {
+        let (hold, pause) = (Duration::from_secs(3600), Duration::ZERO);
+        Work { host: None, program, label, kind, lock, hold, pause, threads: 1 }
+    }
+
+    pub(crate) const fn on(self, host: &'static str) -> Work {
+        Work { host: Some(host), ..self }
+    }
+
+    /// Sets the length of a hold and of the pause after it, in milliseconds.
+    pub(crate) const fn with_rhythm(self, hold: u64, pause: u64, threads: usize) -> Work {
+        let (hold, pause) = (Duration::from_millis(hold), Duration::from_millis(pause));
+        Work { hold, pause, threads, ..self }
+    }
+
+    /// Starts the process.
+    pub(crate) fn start(&self, server: &Server) -> Spawned {
         let millis = |span: Duration| span.as_millis().to_string();
-        let threads = self.threads.to_string();
-        let (hold, pause) = (millis(self.hold), millis(self.pause));
+        let (hold, pause, threads) =
+            (millis(self.hold), millis(self.pause), self.threads.to_string());
         let url = server.url();
         let parts = [&*url, self.label, self.kind, self.lock, &hold, &pause, &threads];
-        let mut command = Command::new("unshare");
-        match host {
-            Some(host) => {
-                let script = "hostname \"$1\"; shift; name=$1; shift; exec -a \"$name\" \"$@\"";
-                command.args(["--uts", "bash", "-c", script, "bash", host, self.program]);
-                command.arg(program);
-            }
-            None => {
-                command = Command::new(program);
-                command.arg0(self.program);
-            }
-        }
+        let mut command = self.command();
         command
             .args(["--exact", "workload::child", "--include-ignored", "--nocapture"])
-            .env(VARIABLE, parts.join(&SEPARATOR.to_string()))
+            .env(VARIABLE, parts.join(SEPARATOR))
             .stdin(Stdio::piped())
             .stdout(Stdio::null());
         Spawned::start(&mut command, None)
+    }
+
+    /// Returns the command of this test binary, under the name of the program.
+    fn command(&self) -> Command {
+        let binary = env::current_exe().expect("a running program has a path");
+        let mut command = Command::new(&binary);
+        command.arg0(self.program);
+        let Some(host) = self.host else { return command };
+        // A name of the host that only this process sees. Needs the rights of root.
+        let script = r#"hostname "$1" && exec -a "$2" "${@:3}""#;
+        let mut command = Command::new("unshare");
+        command.args(["--uts", "bash", "-c", script, "bash", host, self.program]).arg(binary);
+        command
     }
 }
 
