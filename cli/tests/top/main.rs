@@ -2,6 +2,7 @@
 
 #[path = "../../../tests/harness/mod.rs"]
 mod harness;
+mod load;
 mod still;
 mod svg;
 #[path = "../support/terminal.rs"]

@@ -26,7 +26,7 @@ pub(crate) struct Work {
     host: Option<&'static str>,
     program: &'static str,
     pub(crate) label: &'static str,
-    /// `plain`, `fair`, `queue`, `fenced`, `read` or `write`.
+    /// `plain`, `fair`, `queue`, `fenced`, `read` or `write`; `many` for many plain locks.
     kind: &'static str,
     pub(crate) lock: &'static str,
     hold: Duration,
@@ -54,6 +54,11 @@ impl Work {
     pub(crate) const fn with_rhythm(self, hold: u64, pause: u64, threads: usize) -> Work {
         let (hold, pause) = (Duration::from_millis(hold), Duration::from_millis(pause));
         Work { hold, pause, threads, ..self }
+    }
+
+    /// Returns the work of a process that keeps many plain locks, whose names begin with `lock`.
+    pub(crate) const fn many(count: usize, lock: &'static str) -> Work {
+        Work { threads: count, ..Work::new("holder", "many", "many", lock) }
     }
 
     /// Starts the process.
@@ -94,6 +99,12 @@ fn child() {
     let [url, label, kind, lock, hold, pause, threads] = parts[..] else { panic!("{work}") };
     let [hold, pause, threads] = [hold, pause, threads].map(|it| it.parse().expect("a number"));
     let client = Client::builder().single(url).label(label).build().expect("the server runs");
+    if kind == "many" {
+        let hold = |number| client.lock(format!("{lock}{number}")).lock().expect("a free lock");
+        let _guards: Vec<_> = (0..threads).map(hold).collect();
+        let _ = stdin().read(&mut [0]);
+        return;
+    }
     for number in 0..threads {
         let (client, kind, lock) = (client.clone(), kind.to_owned(), lock.to_owned());
         let [hold, pause] = [hold, pause].map(Duration::from_millis);
