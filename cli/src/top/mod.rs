@@ -153,8 +153,11 @@ impl Top {
     /// Tells the thread that looks about other rows on the screen.
     fn send_wish(&mut self) {
         let is_table = matches!(self.state.mode, Mode::Table | Mode::Filter);
+        let mut visible = if is_table { self.state.visible().to_vec() } else { Vec::new() };
+        // Another order is no other wish.
+        visible.sort();
         let wish = Wish {
-            visible: if is_table { self.state.visible().to_vec() } else { Vec::new() },
+            visible,
             followed: self.state.followed().map(str::to_owned),
             is_paused: self.state.paused.is_some(),
         };

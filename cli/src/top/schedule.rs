@@ -13,8 +13,8 @@ const REST: u32 = 19;
 /// The number of round trips of a look, at least.
 const ROUND_TRIPS: u32 = 4;
 
-/// The shortest time between two looks at the followed lock.
-const FOLLOWED: Duration = Duration::from_millis(200);
+/// The shortest time between two looks by name.
+const BY_NAME: Duration = Duration::from_millis(200);
 
 /// The pause after a failed look.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
@@ -64,8 +64,8 @@ pub(crate) struct Schedule {
     search: Instant,
     visible: Instant,
     followed: Instant,
-    /// The begin of the last look at the visible rows.
-    seen: Instant,
+    /// The earliest time of the next look at the visible rows.
+    earliest: Instant,
     /// The begin of the present search, or of the last one.
     begun: Instant,
     /// Whether no search has ended yet. The first search has no rests: the user waits for it.
@@ -80,7 +80,7 @@ impl Schedule {
             search: now,
             visible: later,
             followed: now,
-            seen: now,
+            earliest: now,
             begun: now,
             is_first: true,
         }
@@ -119,13 +119,13 @@ impl Schedule {
 
     /// Notes a look at the visible rows.
     pub(crate) fn looked_at_visible(&mut self, cost: Cost) {
-        self.seen = cost.begun;
-        self.visible = (cost.begun + self.every).max(cost.rested());
+        self.earliest = (cost.begun + BY_NAME).max(cost.rested());
+        self.visible = self.earliest.max(cost.begun + self.every);
     }
 
     /// Notes a look at the followed lock.
     pub(crate) fn looked_at_followed(&mut self, cost: Cost) {
-        self.followed = (cost.begun + FOLLOWED.min(self.every)).max(cost.rested());
+        self.followed = (cost.begun + BY_NAME.min(self.every)).max(cost.rested());
     }
 
     /// Notes a failure: the next look at anything comes after a pause.
@@ -139,7 +139,7 @@ impl Schedule {
     /// Makes the looks by name due soon: the user has chosen other rows.
     pub(crate) fn hurry(&mut self, now: Instant) {
         self.followed = now;
-        self.visible = self.visible.min(now.max(self.seen + FOLLOWED));
+        self.visible = self.visible.min(now.max(self.earliest));
     }
 }
 
@@ -249,6 +249,6 @@ mod tests {
         assert_eq!(schedule.next(false), (Task::Visible, now + SECOND));
         schedule.looked_at_visible(cost(now + SECOND, millis(1), Duration::ZERO));
         schedule.hurry(now + SECOND + millis(2));
-        assert_eq!(schedule.next(false).1, now + SECOND + FOLLOWED);
+        assert_eq!(schedule.next(false).1, now + SECOND + BY_NAME);
     }
 }

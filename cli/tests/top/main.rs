@@ -125,7 +125,7 @@ fn locks_of_all_kinds_have_rows_with_their_holders() {
     let terminal = start(&server);
     let pid = std::process::id().to_string();
     for (name, kind) in [
-        ("plain", "lock"),
+        ("plain", "plain"),
         ("fair", "fair"),
         ("fenced", "fenced"),
         ("queue", "queue"),

@@ -5,7 +5,7 @@ use crate::args::SortBy;
 use crate::observe::snapshot::Caller;
 use crate::top::sight::Sight;
 use crate::top::state::{Now, Row};
-use crate::views::text::{brief, printable};
+use crate::views::text::{brief, printable, short_kind};
 
 /// A column of the table: a fact about each lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,13 +150,6 @@ fn program(holder: &Caller) -> String {
     }
 }
 
-fn short_kind(kind: &str) -> &str {
-    match kind {
-        "lock of a named holder" => "named",
-        _ => kind.strip_suffix(" lock").unwrap_or(kind),
-    }
-}
-
 fn dash() -> String {
     "-".to_owned()
 }
@@ -242,11 +235,5 @@ mod tests {
         let width = |wanted| shared.facts.iter().find(|(fact, _)| *fact == wanted);
         let [lock, host] = [Fact::Lock, Fact::Host].map(|fact| width(fact).map_or(0, |it| it.1));
         assert!(lock > 15 && lock.abs_diff(host) <= 1, "{lock}, {host}");
-    }
-
-    #[test]
-    fn kinds_are_short() {
-        let kinds = ["fair lock", "lock", "lock of a named holder", "queue lock"].map(short_kind);
-        assert_eq!(kinds, ["fair", "lock", "named", "queue"]);
     }
 }
