@@ -234,7 +234,8 @@ fn the_readme_example_is_compiled() {
 /// Returns the files of the package.
 fn packaged() -> BTreeSet<String> {
     let mut list = Command::new(env!("CARGO"));
-    list.args(["package", "--list", "--allow-dirty", "--offline"]).current_dir(path(""));
+    list.args(["package", "--package", "leasehold", "--list", "--allow-dirty", "--offline"]);
+    list.current_dir(path(""));
     let output = list.output().expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
