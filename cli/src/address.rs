@@ -44,6 +44,17 @@ impl Server {
         Ok(self.builder()?.announce(false).build()?)
     }
 
+    /// Returns the addresses of the servers for people: without user, password and database.
+    pub(crate) fn shown(&self) -> Result<String> {
+        let hosts = self.urls()?.iter().map(|url| host(url).to_owned()).collect::<Vec<_>>();
+        let hosts = hosts.join(", ");
+        Ok(match (&self.sentinel, self.cluster) {
+            (Some(master), _) => format!("{master} by sentinels {hosts}"),
+            (None, true) => format!("cluster {hosts}"),
+            (None, false) => hosts,
+        })
+    }
+
     fn urls(&self) -> Result<Vec<String>> {
         if !self.url.is_empty() {
             return Ok(self.url.iter().flat_map(|urls| split(urls)).collect());
@@ -78,5 +89,32 @@ mod tests {
         assert_eq!(split("redis://a/, redis://b/"), ["redis://a/", "redis://b/"]);
         assert_eq!(split("redis://:a,b@h/,redis://c/"), ["redis://:a,b@h/", "redis://c/"]);
         assert_eq!(split(""), [""]);
+    }
+}
+
+/// Returns the host and the port of a URL, or the path of its socket.
+fn host(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
+    let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
+    let address = if authority.is_empty() { rest } else { authority };
+    address.rsplit_once('@').map_or(address, |(_, host)| host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host;
+
+    #[test]
+    fn an_address_for_people_has_no_password() {
+        for (url, shown) in [
+            ("redis://127.0.0.1:6379/", "127.0.0.1:6379"),
+            ("rediss://user:secret@redis.example:6380/3", "redis.example:6380"),
+            ("redis://:p@ss@redis.example", "redis.example"),
+            ("redis://[::1]:6379", "[::1]:6379"),
+            ("redis+unix:///run/redis.sock?user=a&pass=secret", "/run/redis.sock"),
+        ] {
+            assert_eq!(host(url), shown);
+        }
     }
 }
