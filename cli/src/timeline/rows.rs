@@ -1,0 +1,159 @@
+//! [`Timeline`]: the threads in rows, grouped by process.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
+
+use crate::observe::event::LockEvent;
+use crate::timeline::identity::{Identity, ProcessKey};
+use crate::timeline::recorder::record;
+use crate::timeline::spans::{Activity, Actor, Level, Mark, Outage, Span, Window};
+
+/// The most rows of a picture. The threads with the first events have them.
+const MOST_ROWS: usize = 400;
+
+/// The content of a picture.
+#[derive(Clone, Debug)]
+pub(crate) struct Timeline {
+    pub(crate) window: Window,
+    pub(crate) locks: Vec<String>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) marks: Vec<Mark>,
+    pub(crate) outages: Vec<Outage>,
+    /// The numbers of waiting processes, by the number of the lock.
+    pub(crate) levels: BTreeMap<usize, Vec<Level>>,
+    /// The number of holds that were too short for any look.
+    pub(crate) unseen: u64,
+    /// The number of threads that have no row.
+    pub(crate) left_out: usize,
+}
+
+/// A process with a row for each of its threads.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) identity: Identity,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// A thread, or all threads of a process whose threads are unknown.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    /// The name of the thread, else its number; empty if both are unknown.
+    pub(crate) thread: String,
+    /// Spans that overlap are in different lanes.
+    pub(crate) lanes: Vec<Vec<Span>>,
+    pub(crate) noticed: Vec<f64>,
+}
+
+impl Timeline {
+    /// Returns the content of the events. `locks` are the names of the first locks.
+    pub(crate) fn new(events: &[LockEvent], window: Window, locks: &[String]) -> Timeline {
+        let mut recorded = record(events, window, locks);
+        recorded.actors.retain(|actor| !(actor.spans.is_empty() && actor.noticed.is_empty()));
+        let left_out = recorded.actors.len().saturating_sub(MOST_ROWS);
+        recorded.actors.truncate(MOST_ROWS);
+        Timeline {
+            window,
+            locks: recorded.locks,
+            processes: group(recorded.actors),
+            marks: recorded.marks,
+            outages: recorded.outages,
+            levels: recorded.levels,
+            unseen: recorded.unseen,
+            left_out,
+        }
+    }
+
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.processes.iter().flat_map(|process| &process.rows)
+    }
+
+    /// Returns the number of spans with this activity.
+    pub(crate) fn count(&self, activity: Activity) -> usize {
+        self.rows().flat_map(Row::spans).filter(|span| span.activity == activity).count()
+    }
+}
+
+impl Row {
+    fn new(actor: Actor) -> Row {
+        let Identity { thread, thread_number: number, .. } = actor.identity;
+        let number = number.map(|number| format!("thread {number}"));
+        let thread = thread.or(number).unwrap_or_default();
+        Row { thread, lanes: lanes(actor.spans), noticed: actor.noticed }
+    }
+
+    pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.lanes.iter().flatten()
+    }
+}
+
+impl Process {
+    /// Returns the label, else the name of the program, else that of the client.
+    pub(crate) fn name(&self) -> &str {
+        let Identity { label, program, client, .. } = &self.identity;
+        let name = label.as_ref().or(program.as_ref()).or(client.as_ref());
+        name.map_or("unknown process", String::as_str)
+    }
+
+    /// Returns whether a mark is about this process.
+    pub(crate) fn is_marked_by(&self, mark: &Mark) -> bool {
+        let same_host = mark.host.is_none() || mark.host == self.identity.host;
+        mark.pid.is_some() && mark.pid == self.identity.pid && same_host
+    }
+}
+
+/// Groups the threads by process, in the order of hosts, names and numbers.
+fn group(actors: Vec<Actor>) -> Vec<Process> {
+    let mut processes: Vec<Process> = Vec::new();
+    let mut places: HashMap<ProcessKey, usize> = HashMap::new();
+    for actor in actors {
+        let place = *places.entry(actor.identity.key()).or_insert_with(|| {
+            processes.push(Process { identity: Identity::default(), rows: Vec::new() });
+            processes.len() - 1
+        });
+        processes[place].identity.add(&actor.identity);
+        processes[place].rows.push(Row::new(actor));
+    }
+    processes.sort_by(compare_processes);
+    for process in &mut processes {
+        process.rows.sort_by(|a, b| natural(&a.thread, &b.thread));
+    }
+    processes
+}
+
+fn compare_processes(a: &Process, b: &Process) -> Ordering {
+    natural(text(&a.identity.host), text(&b.identity.host))
+        .then_with(|| natural(a.name(), b.name()))
+        .then_with(|| a.identity.pid.cmp(&b.identity.pid))
+}
+
+fn text(fact: &Option<String>) -> &str {
+    fact.as_deref().unwrap_or_default()
+}
+
+/// Compares texts such that `worker-2` comes before `worker-10`.
+fn natural(a: &str, b: &str) -> Ordering {
+    parts(a).cmp(parts(b)).then_with(|| a.cmp(b))
+}
+
+/// Returns the digits and the other signs of a text as `(number, signs)`.
+fn parts(text: &str) -> impl Iterator<Item = (u128, &str)> {
+    let is_digit = |sign: char| sign.is_ascii_digit();
+    text.split_inclusive(move |sign| !is_digit(sign)).map(move |part| {
+        let digits = part.trim_end_matches(|sign| !is_digit(sign));
+        (digits.parse().unwrap_or_default(), &part[digits.len()..])
+    })
+}
+
+/// Distributes spans over lanes, the first lane that is free at the start of the span.
+fn lanes(spans: Vec<Span>) -> Vec<Vec<Span>> {
+    let mut lanes: Vec<Vec<Span>> = Vec::new();
+    for span in spans {
+        let is_free =
+            |lane: &&mut Vec<Span>| lane.last().is_none_or(|last| last.until <= span.from);
+        match lanes.iter_mut().find(is_free) {
+            Some(lane) => lane.push(span),
+            None => lanes.push(vec![span]),
+        }
+    }
+    lanes
+}
