@@ -1,12 +1,12 @@
--- Describes locks: the remaining time, the holds and, for a search, the queues and the counter.
+-- Describes locks: the remaining time, the holds and, for a search, the queues and the token.
 -- KEYS: n the locks' hashes
 -- ARGV: 1 `look`, or `search`, which leaves out hashes without an owner field and also reads the
 --   queues and the token counter, 2 .. the name of each lock with its hash tag
 -- RETURNS: one list per lock, empty for a key that is no hash or is left out: 1 the reply of PTTL,
 --   2 the fields and values, 3 for a read-write lock one number per field: the ms left of the
 --   reader, -2 without a time-out key, -1 if that key has no expiry or cannot be read, 4 to 6 for
---   a search: the queue of a fair lock, the queue of a queue lock, and 1 if the token counter
---   exists, else 0
+--   a search: the queue of a fair lock, the queue of a queue lock, and the text of the token
+--   counter, empty if there is none
 -- Atomic: the parts of the description must be of one moment.
 local searches = ARGV[1] == 'search'
 
@@ -65,7 +65,7 @@ for position, lock in ipairs(KEYS) do
   if info and searches then
     info[4] = read('lrange', 'redisson_lock_queue:' .. name, 0, -1) or {}
     info[5] = read('zrange', 'leasehold_queue:' .. name, 0, -1) or {}
-    info[6] = read('exists', 'redisson_lock_token:' .. name) or 0
+    info[6] = read('get', 'redisson_lock_token:' .. name) or ''
   end
   infos[position] = info or {}
 end

@@ -1,4 +1,8 @@
 //! [`Client`], and the constructors that need its engine: [`Builder::build`] and [`RedLock::new`].
+//!
+//! `queries` looks at locks by name and audits servers.
+
+mod queries;
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +12,6 @@ use uuid::Uuid;
 use crate::config::Builder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::inspect::locks::Locks;
 use crate::lock::handle::{FairLock, FencedLock, Lock, QueueLock, SpinLock};
 use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
@@ -173,47 +176,6 @@ impl Client {
     /// is the same as Redisson's `getCountDownLatch(name)`. See [`CountDownLatch`].
     pub fn latch(&self, name: impl Into<String>) -> CountDownLatch {
         CountDownLatch::new(Arc::clone(&self.engine), name.into())
-    }
-
-    /// Finds the held locks whose names match a pattern, on all servers.
-    ///
-    /// In the pattern, `*` stands for any text, `?` for one character, `[ab]` and `[a-c]` for one
-    /// of several characters; `\` before such a character removes its meaning. The pattern applies
-    /// to names without the client's [prefix](Builder::name_prefix).
-    ///
-    /// Makes no round trip itself, except that a lazily built client of a cluster discovers the
-    /// nodes. The returned iterator asks one server after the other, whenever it needs more locks:
-    /// one round trip (`SCAN`) for about 32 keys of the server, and about three more if there are
-    /// locks among these keys. Each such step blocks for one response time-out at most, and takes
-    /// the server about a millisecond at most (4 ms for a queue of 10,000 callers). The iterator
-    /// then asks the processes of the holders for more facts; stopped and unreachable processes
-    /// delay the whole search by 250 ms at most.
-    ///
-    /// The search finds locks of all kinds, and returns each lock once, with the queue of a fair
-    /// lock or a queue lock. It recognizes a lock by the fields of its hash, and leaves out names
-    /// that are invalid or not UTF-8. It does not find semaphores and latches. The iterator keeps
-    /// the keys of all locks that it has found in memory.
-    ///
-    /// A lock that is held during the whole search is returned. Exception: the search may miss a
-    /// lock after a fail-over, or if the slot of the lock moves to another server during the
-    /// search. A lock that is taken or released during the search may be returned or not.
-    ///
-    /// # Errors
-    /// - [`is_configuration`](Error::is_configuration) if the pattern is empty, has control
-    ///   characters, or is longer than 256 bytes.
-    /// - [`is_closed`](Error::is_closed) after [`close`](Client::close).
-    /// - The iterator returns the errors of [`Lock::holder`]. An error ends the iterator.
-    ///
-    /// ```no_run
-    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
-    /// for lock in client.locks("orders:*")? {
-    ///     let lock = lock?;
-    ///     println!("{} is held by {:?}", lock.name(), lock.holders());
-    /// }
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn locks(&self, pattern: impl AsRef<str>) -> Result<Locks> {
-        Locks::new(Arc::clone(&self.engine), pattern.as_ref())
     }
 
     /// Returns the id of this client, a random UUID.

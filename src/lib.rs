@@ -329,6 +329,7 @@ pub use events::{
 pub use inspect::holder::HolderInfo;
 pub use inspect::info::{LockInfo, WaitingInfo};
 pub use inspect::locks::Locks;
+pub use inspect::watch::LockWatch;
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::handle::{FairLock, FencedLock, Lock, QueueLock, SpinLock};
 pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
@@ -336,7 +337,7 @@ pub use lock::multi_lock::{AnyLock, MultiLock};
 pub use lock::red_lock::RedLock;
 pub use lock::rw_lock::RwLock;
 pub use stats::{Histogram, Stats};
-pub use topology::audit::AuditPolicy;
+pub use topology::audit::{AuditFinding, AuditPolicy};
 pub use uuid::Uuid;
 
 pub use synchronizer::latch::{CountDownGuard, CountDownLatch};
@@ -395,6 +396,9 @@ mod must_use {
         "client.clone()"
         "client.stats()"
         "client.locks(\"a*\")?"
+        "client.watch_locks([\"a\"])?"
+        "client.lock_info(\"a\")"
+        "client.audit()?"
         "leasehold::Client::builder()"
         "leasehold::Client::open(\"redis://127.0.0.1/\")?"
         "leasehold::MultiLock::new([lock])"

@@ -4,11 +4,17 @@
 //!
 //! * request (the question), on the control channel of a client: `details`, the channel for the
 //!   answer, and for each hold the key of its lock and its number;
-//! * answer: `details`, the id of the client, and for each of its holds the eight values of a
-//!   [`LiveDetails`].
+//! * answer: `details`, the id of the client, and records of eight values. There is a record for
+//!   each hold, and behind these a *supplement* for each hold: a record whose first value is
+//!   [`SUPPLEMENT`], followed by two empty values, the number of the hold, the number of holds so
+//!   far, and three zeros.
+//!
+//! A version without supplements takes one for a record of a hold that it did not ask about, and
+//! skips it.
 //!
 //! Any program may publish here, so every value is checked.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -27,8 +33,11 @@ const SUBJECT: &[u8] = b"details";
 /// The start of the name of each channel for answers.
 const REPLY_CHANNEL: &str = "leasehold:reply:";
 
-/// The number of values in an answer for each hold.
+/// The number of values in each record of an answer.
 const VALUES: usize = 8;
+
+/// The first value of a supplement. No hold has this number.
+const SUPPLEMENT: u64 = 0;
 
 /// Returns the control channel of a client, on which its listener receives requests.
 pub(crate) fn wake_channel(client: Uuid) -> String {
@@ -76,6 +85,10 @@ pub(crate) struct LiveDetails {
     ///
     /// Zero for a fair lock: each of its waiters has a channel of its own.
     pub(crate) waiters: u64,
+    /// The number of holds of the lock that the client has had so far, this one included.
+    ///
+    /// `None` from a version without supplements.
+    pub(crate) acquired: Option<u64>,
 }
 
 /// The answer of a client.
@@ -116,7 +129,9 @@ impl DetailsAnswer {
     /// Returns the payload of the message.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut parts = vec![SUBJECT.to_vec(), self.client.to_string().into_bytes()];
-        parts.extend(self.holds.iter().flat_map(LiveDetails::values).map(String::into_bytes));
+        let records = self.holds.iter().map(LiveDetails::values);
+        let supplements = self.holds.iter().filter_map(LiveDetails::supplement);
+        parts.extend(records.chain(supplements).flatten().map(String::into_bytes));
         pack(&parts)
     }
 
@@ -125,7 +140,12 @@ impl DetailsAnswer {
         let mut parts = texts(payload)?.into_iter();
         let client = parts.next().and_then(|id| Uuid::try_parse(id).ok())?;
         let parts: Vec<_> = parts.collect();
-        let holds = parts.chunks(VALUES).map(LiveDetails::read).collect::<Option<Vec<_>>>()?;
+        let records = parts.chunks(VALUES).map(LiveDetails::read).collect::<Option<Vec<_>>>()?;
+        let (supplements, mut holds): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|record| record.hold == SUPPLEMENT);
+        let acquired: HashMap<_, _> =
+            supplements.iter().map(|record| (record.thread, record.guards)).collect();
+        holds.iter_mut().for_each(|it| it.acquired = acquired.get(&it.hold).copied());
         Some(DetailsAnswer { client, holds })
     }
 }
@@ -144,6 +164,13 @@ impl LiveDetails {
         ]
     }
 
+    fn supplement(&self) -> Option<[String; VALUES]> {
+        let numbers = [self.hold, self.acquired?, 0, 0, 0].map(|number| number.to_string());
+        let [hold, acquired, a, b, c] = numbers;
+        Some([SUPPLEMENT.to_string(), String::new(), String::new(), hold, acquired, a, b, c])
+    }
+
+    /// Reads a record. A supplement has its hold as `thread`, and its number of holds as `guards`.
     fn read(parts: &[&str]) -> Option<LiveDetails> {
         let [hold, kind, name, thread, guards, remaining, held, waiters] = parts else {
             return None;
@@ -159,6 +186,7 @@ impl LiveDetails {
             remaining: span(remaining)?,
             held_for: span(held)?,
             waiters: waiters.parse().ok()?,
+            acquired: None,
         })
     }
 }
@@ -195,6 +223,7 @@ mod tests {
             remaining: Duration::from_millis(1500),
             held_for: Duration::ZERO,
             waiters: 4,
+            acquired: Some(9),
         }
     }
 
@@ -213,8 +242,11 @@ mod tests {
     fn an_answer_is_read_as_it_was_packed() {
         let answer = DetailsAnswer { client: Uuid::max(), holds: vec![details()] };
         let id = Uuid::max().to_string();
-        let parts = ["details", &id, "7", "fair lock", "", "3", "2", "1500", "0", "4"];
-        assert_eq!(answer.pack(), Call::command(&parts.map(str::as_bytes)).bytes);
+        let record = ["7", "fair lock", "", "3", "2", "1500", "0", "4"];
+        let supplement = ["0", "", "", "7", "9", "0", "0", "0"];
+        let parts = [&["details", &*id], &record[..], &supplement].concat();
+        let bytes: Vec<_> = parts.iter().map(|part| part.as_bytes()).collect();
+        assert_eq!(answer.pack(), Call::command(&bytes).bytes);
         assert_eq!(DetailsAnswer::read(&list(&parts)), Some(answer));
         let none = DetailsAnswer { client: Uuid::max(), holds: Vec::new() };
         assert_eq!(DetailsAnswer::read(&list(&["details", &id])), Some(none));
@@ -253,6 +285,27 @@ mod tests {
         assert!(read(&["7", "lock", "", "3", "2", "1500", "0"]).is_none());
         assert!(read(&["7", "lock", "", "3", "two", "1500", "0", "4"]).is_none());
         let named = read(&["7", "fair lock", "a\x1b[2J", "3", "2", "1500", "0", "4"]);
-        assert_eq!(named.map(|answer| answer.holds), Some(vec![details()]));
+        let expected = LiveDetails { acquired: None, ..details() };
+        assert_eq!(named.map(|answer| answer.holds), Some(vec![expected]));
+    }
+
+    #[test]
+    fn supplements_belong_to_the_holds_that_they_name() {
+        let id = Uuid::max().to_string();
+        let head = ["details", &*id];
+        let record = |hold| [hold, "lock", "", "3", "1", "1500", "0", "4"];
+        let supplement = |hold, acquired| ["0", "", "", hold, acquired, "0", "0", "0"];
+        let parts = [
+            &head[..],
+            &record("7"),
+            &record("8"),
+            &record("9"),
+            &supplement("9", "90"),
+            &supplement("7", "70"),
+            &supplement("6", "60"),
+        ];
+        let answer = DetailsAnswer::read(&list(&parts.concat())).expect("an answer");
+        let found = answer.holds.iter().map(|it| (it.hold, it.acquired));
+        assert_eq!(Vec::from_iter(found), [(7, Some(70)), (8, None), (9, Some(90))]);
     }
 }

@@ -41,6 +41,7 @@ use crate::local::hold::HandoffBounds;
 use crate::pool::request::Request;
 use crate::pool::router::Router;
 use crate::stats::Stats;
+use crate::topology::audit::{self, AuditFinding};
 use crate::topology::failover::FailoverMonitor;
 use crate::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
@@ -130,6 +131,11 @@ impl Engine {
         let local = self.locals.by_key.get(&key, make);
         self.locals.recent.keep(&local);
         Ok(local)
+    }
+
+    /// Returns that state, if this process uses the lock.
+    pub(crate) fn known_local(&self, key: &str) -> Option<Arc<Local>> {
+        self.locals.by_key.find(key)
     }
 
     /// Starts a listener for the channel if none runs. Asks the listener to subscribe if no script
@@ -227,12 +233,50 @@ impl Engine {
         self.deployment.route.open(timeouts, &format!("leasehold:{}:{purpose}", self.id))
     }
 
+    /// Returns whether a connection of [`Engine::open_connection`] still leads to a current server.
+    pub(crate) fn is_current(&self, connection: &RoutedConnection) -> bool {
+        connection.generation == self.deployment.route.generation()
+    }
+
     /// Sends `PING` to all servers. One round trip.
     pub(crate) fn ping(&self) -> Result<()> {
         self.check_open()?;
         let limit = self.limit(self.response_limit());
         self.wait_until_ready(&limit)?;
         self.router.ping(&limit)
+    }
+
+    /// Audits all servers that serve keys, one after the other.
+    ///
+    /// A node of a cluster that does not answer is a finding, unless no node answers.
+    pub(crate) fn audit(&self) -> Result<Vec<AuditFinding>> {
+        self.check_open()?;
+        let _active = self.begin_call();
+        self.wait_until_ready(&self.limit(self.response_limit()))?;
+        if !self.is_cluster() {
+            // Finds the present master, which the audit then names.
+            self.router.ping(&self.limit(self.response_limit()))?;
+        }
+        let (mut findings, mut first_error, mut has_answer) = (Vec::new(), None, false);
+        for (server, connection) in self.router.servers() {
+            let limit = self.limit(self.response_limit());
+            let ask = |calls| self.router.call_in_one_write(calls, connection, &limit);
+            match audit::examine(&server, self.is_cluster(), ask) {
+                Ok(found) => {
+                    has_answer = true;
+                    findings.extend(found);
+                }
+                Err(error) if error.is_closed() => return Err(error),
+                Err(error) => {
+                    findings.push(audit::unanswered(&server, &error));
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        match first_error.filter(|_| !has_answer) {
+            Some(error) => Err(error),
+            None => Ok(findings),
+        }
     }
 
     /// Returns the statistics of the client.

@@ -134,7 +134,7 @@ macro_rules! event {
         impl $event {
             /// Returns an event at the Unix epoch, for the tests of a program.
             ///
-            /// Fields that are no arguments are zero, `None`, `false` or the plain kind. The test
+            /// Fields that are no arguments are zero, empty, `None`, `false` or the plain kind. The test
             /// can set them afterwards.
             #[must_use = "an event does nothing until it is passed to a method of `Events`"]
             pub fn new($($given: $given_as),*) -> $event {
@@ -262,7 +262,9 @@ event! {
 event! {
     /// The argument of [`Events::audit`].
     Audit(finding: impl Into<Arc<str>>) {
-        /// The finding, as a sentence.
+        /// The address of the server, without user and password.
+        server: Arc<str> = Arc::default(),
+        /// The finding, as a sentence that begins with the server.
         finding: Arc<str> = finding.into(),
     }
 }

@@ -24,7 +24,7 @@ use crate::util::clock::{self, WallTime};
 /// | the hash of the lock, or the ids of the permits | owner, count, remaining lease | the remaining lease of a caller in a queue |
 /// | the [owner field](crate#terms) | client id, time of the request | the time of a Redisson thread |
 /// | the [record](crate::Builder::announce) of the client | host, pid, program, label, version, start | Redisson; a client without a record, or a client that has ended |
-/// | the running process | thread, guard count, exact time, local waiters | a process without an answer in time; a caller in a queue |
+/// | the running process | thread, guard count, exact time, local waiters, holds so far | a process without an answer in time; a caller in a queue |
 ///
 /// With the feature `serde`, serialized as a structure with one field per method: durations as
 /// numbers of seconds, times as numbers of seconds since 1970.
@@ -41,6 +41,7 @@ pub struct HolderInfo {
     remaining: Option<Duration>,
     count: u64,
     local_waiters: Option<u64>,
+    acquired: Option<u64>,
     record: Option<Arc<ClientRecord>>,
 }
 
@@ -59,6 +60,7 @@ impl HolderInfo {
             remaining: None,
             count: 0,
             local_waiters: None,
+            acquired: None,
             record: None,
         }
     }
@@ -98,6 +100,7 @@ impl HolderInfo {
         // A process does not count its waiters for a fair lock together.
         let is_fair = details.kind.as_deref() == Some(Kind::Fair.name());
         self.local_waiters = (!is_fair).then_some(details.waiters);
+        self.acquired = details.acquired;
     }
 
     /// Returns the owner: an [owner field](crate#terms), or the name of a
@@ -205,5 +208,19 @@ impl HolderInfo {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn local_waiters(&self) -> Option<u64> {
         self.local_waiters
+    }
+
+    /// Returns the number of holds of this name that the holder's client has had so far.
+    ///
+    /// Counts each grant by the server and each hand-off within the process, of all kinds of lock
+    /// with this name together. The present hold counts, a re-entry does not. So the difference
+    /// between two looks is the number of holds that the client got in between, also if they were
+    /// too short for any look to see them. Exception: the client begins again at zero when it has
+    /// not used the name for a while, that is, without a handle, guard or waiting caller of this
+    /// name, after calls about 32 other names. `None` without an answer of the process, and if the
+    /// process has a version of leasehold that does not count.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn acquired(&self) -> Option<u64> {
+        self.acquired
     }
 }

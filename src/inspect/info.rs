@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::holder::HolderInfo;
+use super::lock_state::{LockState, Side};
 use super::query::HoldDetails;
+use crate::command::name::Name;
 use crate::events::Kind;
 
 /// The callers that wait for a lock, for permits or for a latch, at the time of the query.
@@ -32,10 +34,6 @@ impl WaitingInfo {
         WaitingInfo { processes: clients.len() as u64, queue }
     }
 
-    pub(super) fn queue_mut(&mut self) -> &mut [HolderInfo] {
-        &mut self.queue
-    }
-
     /// Returns the number of clients with waiting callers.
     ///
     /// For a fair lock and a queue lock, the number of clients in the queue. For a spin lock always
@@ -59,21 +57,45 @@ impl WaitingInfo {
     }
 }
 
-/// A lock that [`Client::locks`](crate::Client::locks) found.
+/// A held lock, in the form that [`Client::locks`](crate::Client::locks) returns.
+///
+/// Also returned by [`Client::lock_info`](crate::Client::lock_info) and
+/// [`LockWatch::look`](crate::LockWatch::look). The value is a snapshot at the time of the query.
 ///
 /// With the feature `serde`, serialized as a structure with one field per method: durations as
 /// numbers of seconds.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockInfo {
-    pub(super) name: String,
-    pub(super) kind: Cow<'static, str>,
-    pub(super) holders: Vec<HolderInfo>,
-    pub(super) remaining: Option<Duration>,
-    pub(super) waiting: WaitingInfo,
+    name: String,
+    kind: Cow<'static, str>,
+    holders: Vec<HolderInfo>,
+    remaining: Option<Duration>,
+    waiting: WaitingInfo,
+    token: Option<u64>,
 }
 
 impl LockInfo {
+    /// Returns the facts that the server has; `subscribers` are those of the lock's channel.
+    pub(super) fn new(name: &Name, state: &LockState, subscribers: u64) -> LockInfo {
+        let queue = state.queue();
+        LockInfo {
+            name: name.given().to_string(),
+            kind: Cow::Borrowed(state.kind().name()),
+            holders: state.holders(Side::Both),
+            remaining: state.remaining,
+            waiting: match queue.is_empty() {
+                true => WaitingInfo::of_processes(subscribers),
+                false => WaitingInfo::of_queue(queue),
+            },
+            token: state.token(),
+        }
+    }
+
+    pub(super) fn holders_and_waiters(&mut self) -> impl Iterator<Item = &mut HolderInfo> {
+        self.holders.iter_mut().chain(&mut self.waiting.queue)
+    }
+
     /// Sets the facts of the answers of the holders' processes.
     ///
     /// The data decides the side of a read-write lock: a writer that also reads has two holds.
@@ -122,5 +144,19 @@ impl LockInfo {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn waiting(&self) -> &WaitingInfo {
         &self.waiting
+    }
+
+    /// Returns the last fencing token of this name that the server has handed out.
+    ///
+    /// `None` if the name has never been a fenced lock or a queue lock. An equal token at two looks
+    /// means that the server has granted no such lock of this name in between; a larger one, that
+    /// it has granted at least one. The difference is no count of holds: the tokens of this library
+    /// follow the server's time in microseconds. [`HolderInfo::acquired`] counts holds.
+    ///
+    /// A process may have tokens of a fenced lock in reserve for hand-offs to its own threads. The
+    /// token of its present guard is then smaller.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn token(&self) -> Option<u64> {
+        self.token
     }
 }

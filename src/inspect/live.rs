@@ -3,7 +3,12 @@
 //! A [`LiveSession`] publishes a request on the control channel of each client, and receives the
 //! answers on a channel of its own (`command/details.rs` has the messages). A client that is
 //! stopped, cut off or busy does not answer. The waits for silent clients share one budget,
-//! [`PATIENCE`]. Each question may use half of the rest, so later questions have time too.
+//! [`PATIENCE`]. Each question may use half of the rest, so later questions have time too. A silent
+//! client is asked again after a pause, which doubles from [`SHORTEST_PAUSE`] to
+//! [`LONGEST_PAUSE`]. So is the server, after a failure of the connection.
+//!
+//! The session subscribes to its own channel only. A subscriber of a lock's channel would count as
+//! a waiting process, and its presence would make holders yield.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -30,16 +35,39 @@ pub(crate) use crate::command::details::LiveDetails;
 /// Also the limit for the connection and for the reply to its first command.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
-/// The questions of one query to running processes. A failure means missing answers, not an error.
+/// The first pause before a silent client, or a server that failed, is asked again.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest of these pauses.
+const LONGEST_PAUSE: Duration = Duration::from_secs(16);
+
+/// The questions of a query to running processes. A failure means missing answers, not an error.
 pub(crate) struct LiveSession {
     engine: Arc<Engine>,
     /// The connection, made by the first question; `None` also after a failure.
     link: Option<ReplyLink>,
-    has_failed: bool,
+    /// The pause after a failure of the connection.
+    failure: Option<AskPause>,
     /// The time left for silent clients.
     patience: Duration,
-    /// The clients that left a question without an answer. They are not asked again.
-    silent: BTreeSet<Uuid>,
+    /// The clients that left the last question without an answer.
+    silent: BTreeMap<Uuid, AskPause>,
+}
+
+/// A pause before the next question.
+#[derive(Clone, Copy, Debug)]
+struct AskPause {
+    end: Moment,
+    length: Duration,
+}
+
+impl AskPause {
+    /// Returns the pause after a failure at `now`: twice as long as the one before.
+    fn after(before: Option<AskPause>, now: Moment) -> AskPause {
+        let twice = |pause: AskPause| LONGEST_PAUSE.min(pause.length * 2);
+        let length = before.map_or(SHORTEST_PAUSE, twice);
+        AskPause { end: now + length, length }
+    }
 }
 
 /// A connection that is subscribed to a channel for answers.
@@ -74,10 +102,15 @@ impl LiveSession {
         LiveSession {
             engine: Arc::clone(engine),
             link: None,
-            has_failed: false,
+            failure: None,
             patience: PATIENCE,
-            silent: BTreeSet::new(),
+            silent: BTreeMap::new(),
         }
+    }
+
+    /// Begins the next query: it has the whole time for silent clients.
+    pub(super) fn begin_query(&mut self) {
+        self.patience = PATIENCE;
     }
 
     /// Asks each client for details of some of its holds, named by key and number.
@@ -89,26 +122,57 @@ impl LiveSession {
         &mut self,
         asked: &[(Uuid, Vec<(String, u64)>)],
     ) -> Vec<(Uuid, u64, LiveDetails)> {
-        let is_worthwhile =
-            |(client, holds): &&(Uuid, Vec<_>)| !holds.is_empty() && !self.silent.contains(client);
+        let begun = clock::now();
+        let is_paused = |pause: Option<&AskPause>| pause.is_some_and(|pause| begun < pause.end);
+        let is_worthwhile = |(client, holds): &&(Uuid, Vec<_>)| {
+            !holds.is_empty() && !is_paused(self.silent.get(client))
+        };
         let asked: Vec<_> = asked.iter().filter(is_worthwhile).collect();
-        if asked.is_empty() || self.has_failed {
+        if asked.is_empty() || is_paused(self.failure.as_ref()) {
             return Vec::new();
         }
-        let mut question = Question::new(&asked, !self.engine.is_cluster());
-        let begun = clock::now();
-        if let Err(error) = self.exchange(&asked, &mut question, begun) {
-            log::debug!(
-                target: log_target::CLIENT, error:%, server = error.server();
-                "running processes are not asked for details: {error}"
-            );
-            (self.link, self.has_failed) = (None, true);
-        }
+        let question = self.question(&asked, begun);
+        let now = clock::now();
         if question.is_waiting() {
-            self.patience = self.patience.saturating_sub(begun.until(clock::now()));
+            self.patience = self.patience.saturating_sub(begun.until(now));
+            // The next question must not take a late answer, or the reply to a late `PUBLISH`, for
+            // its own.
+            self.link = None;
         }
-        self.silent.extend(question.silent());
+        if self.failure.is_none() {
+            asked.into_iter().for_each(|(client, _)| self.note(*client, &question, now));
+        }
         question.answers
+    }
+
+    /// Notes whether a client has answered.
+    fn note(&mut self, client: Uuid, question: &Question, now: Moment) {
+        let before = self.silent.remove(&client);
+        if question.is_silent(&client) {
+            self.silent.insert(client, AskPause::after(before, now));
+        }
+    }
+
+    /// Asks one question. A connection of an earlier question may be broken: it has a second try.
+    fn question(&mut self, asked: &[&(Uuid, Vec<(String, u64)>)], begun: Moment) -> Question {
+        self.link.take_if(|link| !self.engine.is_current(&link.routed));
+        let mut may_retry = self.link.is_some();
+        loop {
+            let mut question = Question::new(asked, !self.engine.is_cluster());
+            let Err(error) = self.exchange(asked, &mut question, begun) else {
+                self.failure = None;
+                return question;
+            };
+            self.link = None;
+            if !std::mem::take(&mut may_retry) {
+                log::debug!(
+                    target: log_target::CLIENT, error:%, server = error.server();
+                    "running processes are not asked for details: {error}"
+                );
+                self.failure = Some(AskPause::after(self.failure, clock::now()));
+                return question;
+            }
+        }
     }
 
     /// Sends the requests, and reads answers until all are there or the time is over.
@@ -199,9 +263,9 @@ impl Question {
         !self.asked.is_empty()
     }
 
-    /// Returns the clients that did not answer.
-    fn silent(&self) -> impl Iterator<Item = Uuid> {
-        self.asked.keys().chain(&self.gone).copied()
+    /// Returns whether the client did not answer.
+    fn is_silent(&self, client: &Uuid) -> bool {
+        self.asked.contains_key(client) || self.gone.contains(client)
     }
 
     /// Applies the reply to a `PUBLISH`, or an answer.
@@ -403,12 +467,15 @@ mod tests {
         };
         acl(&[b"resetchannels", b"&leasehold:wake:*"]);
         let mut refused = LiveSession::open(&holding);
-        assert!(refused.ask(&asked).is_empty() && refused.has_failed, "no channel for the answers");
+        assert!(
+            refused.ask(&asked).is_empty() && refused.failure.is_some(),
+            "no channel for the answers"
+        );
         acl(&[b"&leasehold:reply:*"]);
         assert_eq!(LiveSession::open(&holding).ask(&asked).len(), 1);
         drop(server);
         let mut cut_off = LiveSession::open(&holding);
-        assert!(cut_off.ask(&asked).is_empty() && cut_off.has_failed);
+        assert!(cut_off.ask(&asked).is_empty() && cut_off.failure.is_some());
         let error = ReplyLink::open(&holding).err().map(|error| error.kind());
         assert_eq!(error, Some(ErrorKind::Connection));
     }

@@ -35,7 +35,8 @@ pub(super) struct LockState {
     fair_queue: Vec<String>,
     /// The owner fields of callers that wait for a queue lock, in their order.
     waiters: Vec<String>,
-    has_counter: bool,
+    /// The text of the token counter; empty if there is none.
+    counter: Vec<u8>,
 }
 
 /// One field of the hash.
@@ -117,9 +118,9 @@ impl LockState {
             field.lease = (!field.is_writer()).then_some(lease);
         }
         let (fair_queue, waiters) = (read_owners(next())?, read_owners(next())?);
-        let has_counter = next() == Reply::Int(1);
+        let counter = next().into_text().unwrap_or_default();
         let remaining = lease_left(remaining.into_int()?);
-        Ok(Some(LockState { remaining, fields, fair_queue, waiters, has_counter }))
+        Ok(Some(LockState { remaining, fields, fair_queue, waiters, counter }))
     }
 
     /// Returns whether the hash is that of a lock, and not of another program.
@@ -147,15 +148,24 @@ impl LockState {
             None if is_named => Kind::Named,
             None if !self.fair_queue.is_empty() => Kind::Fair,
             None if !self.waiters.is_empty() => Kind::Queued,
-            None if self.has_counter => Kind::Fenced,
+            None if !self.counter.is_empty() => Kind::Fenced,
             None => Kind::Plain,
         }
+    }
+
+    pub(super) fn is_read_write(&self) -> bool {
+        self.mode().is_some()
     }
 
     /// Returns the callers in the queue that the kind has, in its order.
     pub(super) fn queue(&self) -> Vec<HolderInfo> {
         let owners = [&self.fair_queue, &self.waiters].into_iter().find(|it| !it.is_empty());
         owners.map_or_else(Vec::new, |owners| waiting_callers(owners))
+    }
+
+    /// Returns the value of the token counter, if there is one.
+    pub(super) fn token(&self) -> Option<u64> {
+        std::str::from_utf8(&self.counter).ok()?.parse().ok()
     }
 
     fn mode(&self) -> Option<Side> {

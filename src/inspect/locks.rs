@@ -1,15 +1,13 @@
 //! [`Locks`]: the search for locks by a pattern.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt;
 use std::iter::FusedIterator;
 use std::sync::Arc;
 
-use super::holder::HolderInfo;
-use super::info::{LockInfo, WaitingInfo};
+use super::info::LockInfo;
 use super::live::LiveSession;
-use super::lock_state::{LockState, Side};
+use super::lock_state::LockState;
 use super::pattern;
 use super::query::{self, ClientRecords, Inspector};
 use crate::command::call::Call;
@@ -18,7 +16,6 @@ use crate::command::name::Name;
 use crate::command::reply::Reply;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::events::Kind;
 use crate::pool::Target;
 
 /// The number of keys that a server looks at per `SCAN`. One such page of locks takes the server
@@ -100,27 +97,17 @@ impl Locks {
         let inspector = Inspector::new(&engine, &limit);
         let keys = self.scan(&inspector, server)?;
         let names = self.new_names(keys);
-        let mut locks = inspector.describe(names)?;
-        locks.retain(|(_, state)| state.is_lock());
+        let states = inspector.describe(&names)?;
+        let locks = names.into_iter().zip(states);
+        let locks = locks.filter_map(|(name, state)| Some((name, state?)));
+        let locks: Vec<_> = locks.filter(|(_, state)| state.is_lock()).collect();
         self.found_keys.extend(locks.iter().map(|(name, _)| name.key().to_owned()));
         let mut found = with_waiting(&inspector, locks)?;
-        let people = found.iter_mut().flat_map(holders_and_waiters);
+        let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
         inspector.add_records(&mut self.records, people)?;
-        self.add_details(&mut found);
+        query::add_details(&mut self.session, engine.name_prefix(), &mut found);
         self.found.extend(found);
         Ok(())
-    }
-
-    /// Asks the running processes for details of their holds.
-    fn add_details(&mut self, found: &mut [LockInfo]) {
-        let prefix = self.engine.name_prefix();
-        let asked = found.iter().flat_map(|lock| {
-            let key = [prefix, lock.name()].concat();
-            let holds = lock.holders().iter().filter_map(HolderInfo::hold_to_ask);
-            holds.map(move |(client, hold)| (client, (key.clone(), hold)))
-        });
-        let details = query::ask_processes(&mut self.session, asked);
-        found.iter_mut().for_each(|lock| lock.add_details(&details));
     }
 
     /// Returns the next keys of a server, and goes on to the next server after the last ones.
@@ -151,25 +138,11 @@ impl Locks {
 
 /// Adds the number of waiting processes to those locks that have no queue.
 fn with_waiting(inspector: &Inspector<'_>, locks: Vec<(Name, LockState)>) -> Result<Vec<LockInfo>> {
-    let channels = locks.iter().map(|(name, state)| match state.kind() {
-        Kind::Read | Kind::Write => name.rw_channel(),
-        _ => name.channel(),
+    let channels = locks.iter().map(|(name, state)| match state.is_read_write() {
+        true => name.rw_channel(),
+        false => name.channel(),
     });
     let counts = inspector.subscribers(&channels.collect::<Vec<_>>())?;
-    let waiting = |queue: Vec<HolderInfo>, count| match queue.is_empty() {
-        true => WaitingInfo::of_processes(count),
-        false => WaitingInfo::of_queue(queue),
-    };
-    let info = |((name, state), count): ((Name, LockState), u64)| LockInfo {
-        name: name.given().to_string(),
-        kind: Cow::Borrowed(state.kind().name()),
-        holders: state.holders(Side::Both),
-        remaining: state.remaining,
-        waiting: waiting(state.queue(), count),
-    };
-    Ok(locks.into_iter().zip(counts).map(info).collect())
-}
-
-fn holders_and_waiters(lock: &mut LockInfo) -> impl Iterator<Item = &mut HolderInfo> {
-    lock.holders.iter_mut().chain(lock.waiting.queue_mut())
+    let counted = locks.iter().zip(counts);
+    Ok(counted.map(|((name, state), count)| LockInfo::new(name, state, count)).collect())
 }

@@ -3,10 +3,11 @@
 //! Reading order: [`owner_field`] (the fields of a lock's hash), [`lock_state`] (the hash of one
 //! lock, and its holders), [`holder`] and [`info`] (the public types), [`query`] (the commands),
 //! [`live`] (questions to running processes), [`locks`] (the search for locks by a pattern),
-//! [`permits`] (semaphores).
+//! [`watch`] (looks at locks with known names), [`permits`] (semaphores).
 //! Imports `engine` and below.
 //!
-//! Nothing here changes a lock. A query reads the lock in one round trip, and the records of the
+//! Nothing here changes a lock, or subscribes to the channel of a lock: a subscriber counts as a
+//! waiting process, to which holders yield. A query reads the lock in one round trip, and the records of the
 //! holders' clients in a second round trip ([`query::Inspector`]). Then it sends questions to the
 //! clients with a record.
 
@@ -21,5 +22,6 @@ pub(crate) mod permits;
 pub(crate) mod query;
 #[cfg(feature = "serde")]
 mod serialize;
+pub(crate) mod watch;
 
 pub(crate) use lock_state::Side;

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::holder::HolderInfo;
-use super::info::WaitingInfo;
+use super::info::{LockInfo, WaitingInfo};
 use super::live::{LiveDetails, LiveSession};
 use super::lock_state::{self, LockState, Side};
 use crate::cancel::Limit;
-use crate::command::call::Call;
+use crate::command::call::{Call, ConnectionId};
 use crate::command::client_record::{self, ClientRecord};
 use crate::command::name::Name;
 use crate::command::reply::Reply;
 use crate::command::script;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::Kind;
 use crate::kind::rules::ListensTo;
 use crate::pool::Target;
 use crate::pool::request::{Failure, Outcome};
@@ -61,7 +62,7 @@ impl<'a> Inspector<'a> {
         side: Side,
         target: Target,
     ) -> Result<Vec<HolderInfo>> {
-        let call = describe_call(&[name], Reading::Look);
+        let call = describe_call([name], Reading::Look);
         let reply = self.engine.router.call(call, target, self.limit)?;
         let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?;
         let mut holders = state.flatten().map_or_else(Vec::new, |state| state.holders(side));
@@ -124,57 +125,106 @@ impl<'a> Inspector<'a> {
         Ok(self.engine.router.call(call, target, self.limit)?.value)
     }
 
-    /// Describes those of the keys that are hashes with an owner field.
+    /// Returns the kind of a lock, as far as the data tells it, and the connection of the reply.
+    ///
+    /// `None` if the lock is free. One round trip.
+    pub(crate) fn kind(&self, name: &Name, target: Target) -> Result<Option<(Kind, ConnectionId)>> {
+        let call = describe_call([name], Reading::Search);
+        let reply = self.engine.router.call(call, target, self.limit)?;
+        let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?;
+        let lock = state.flatten().filter(LockState::is_lock);
+        Ok(lock.map(|state| (state.kind(), reply.connection)))
+    }
+
+    /// Describes those of the keys that are hashes with an owner field; in the order of the names.
     ///
     /// One round trip. Locks in one slot share a script call. If the server refuses such a call
     /// because of a key, each of its locks gets a call, in one more round trip.
-    pub(super) fn describe(&self, mut names: Vec<Name>) -> Result<Vec<(Name, LockState)>> {
-        let router = &self.engine.router;
-        let slot = |name: &Name| router.slot_of(name.key());
-        names.sort_by_key(slot);
-        let chunks = names.chunk_by(|a, b| slot(a) == slot(b));
-        let batches: Vec<&[Name]> = chunks.flat_map(|chunk| chunk.chunks(MAX_LOCKS)).collect();
-        let mut states = Vec::with_capacity(names.len());
-        let mut refused: Vec<&Name> = Vec::new();
-        for (batch, outcome) in batches.iter().zip(self.send_batches(&batches)) {
-            match outcome {
-                Err(error) if batch.len() > 1 && error.is_caused_by_keys() => {
-                    refused.extend(*batch)
-                }
-                outcome => states.extend(batch.iter().zip(outcome?.into_list()?)),
-            }
-        }
-        for (name, outcome) in refused.iter().zip(self.send_each(&refused)) {
-            states.extend(outcome?.into_list()?.into_iter().map(|reply| (*name, reply)));
-        }
-        let mut by_key: BTreeMap<String, Reply> =
-            states.into_iter().map(|(name, reply)| (name.key().to_owned(), reply)).collect();
-        let mut described = Vec::with_capacity(by_key.len());
-        for name in names {
-            let reply = by_key.remove(name.key()).unwrap_or(Reply::List(Vec::new()));
-            described.extend(LockState::read(reply)?.map(|state| (name, state)));
-        }
-        Ok(described)
+    pub(super) fn describe(&self, names: &[Name]) -> Result<Vec<Option<LockState>>> {
+        let batches = self.batches(names);
+        let queued = self.queue_batches(names, &batches, Target::Any);
+        self.receive(names, &batches, queued)
     }
 
-    fn send_batches(&self, batches: &[&[Name]]) -> Vec<Result<Reply>> {
+    /// Describes locks, and counts the processes that wait for each. One round trip.
+    ///
+    /// Sends the first command to `first`.
+    pub(super) fn look(
+        &self,
+        names: &[Name],
+        first: Target,
+    ) -> Result<Vec<Option<(LockState, u64)>>> {
+        let batches = self.batches(names);
+        let queued = self.queue_batches(names, &batches, first);
+        let same = Target::prefer(queued.first().map(|routed| routed.connection));
+        let channels = names.iter().flat_map(|name| [name.channel(), name.rw_channel()]);
+        let channels: Vec<_> = channels.collect();
+        let subscribers = self.queue_subscribers(&channels, same);
+        if self.engine.is_cluster() {
+            let all = queued.iter().chain(&subscribers).map(|routed| routed.connection);
+            all.for_each(|connection| self.engine.router.flush(connection));
+        }
+        let states = self.receive(names, &batches, queued);
+        let counts = self.count_subscribers(subscribers, channels.len())?;
+        let counted = states?.into_iter().zip(counts.chunks(2)).map(|(state, counts)| {
+            let state = state.filter(LockState::is_lock)?;
+            let count = counts[usize::from(state.is_read_write())];
+            Some((state, count))
+        });
+        Ok(counted.collect())
+    }
+
+    /// Returns the positions of the names of each script call.
+    fn batches(&self, names: &[Name]) -> Vec<Vec<usize>> {
+        let slot = |at: &usize| self.engine.router.slot_of(names[*at].key());
+        let mut positions: Vec<_> = (0..names.len()).collect();
+        positions.sort_by_key(slot);
+        let same_slot = positions.chunk_by(|a, b| slot(a) == slot(b));
+        same_slot.flat_map(|chunk| chunk.chunks(MAX_LOCKS)).map(<[usize]>::to_vec).collect()
+    }
+
+    fn queue_batches(
+        &self,
+        names: &[Name],
+        batches: &[Vec<usize>],
+        first: Target,
+    ) -> Vec<RoutedCall> {
+        let call =
+            |batch: &Vec<usize>| describe_call(batch.iter().map(|at| &names[*at]), Reading::Search);
+        self.queue_all(batches.iter().map(call), first)
+    }
+
+    /// Waits for the descriptions, and returns them in the order of the names.
+    fn receive(
+        &self,
+        names: &[Name],
+        batches: &[Vec<usize>],
+        queued: Vec<RoutedCall>,
+    ) -> Result<Vec<Option<LockState>>> {
         let router = &self.engine.router;
-        let call = |batch: &&[Name]| describe_call(&Vec::from_iter(*batch), Reading::Search);
-        let queued = self.queue_all(batches.iter().map(call));
-        let wait = |(batch, routed): (&&[Name], RoutedCall)| match batch.len() {
+        let wait = |(batch, routed): (&Vec<usize>, RoutedCall)| match batch.len() {
             1 => router.wait(routed, self.limit).1,
             _ => router.wait_without_retry(routed, self.limit).1,
         };
-        batches.iter().zip(queued).map(wait).map(into_reply).collect()
-    }
-
-    fn send_each(&self, names: &[&Name]) -> Vec<Result<Reply>> {
-        self.ask_all(names.iter().map(|name| describe_call(&[name], Reading::Search)))
+        let outcomes: Vec<_> = batches.iter().zip(queued).map(wait).map(into_reply).collect();
+        let mut states: Vec<_> = names.iter().map(|_| None).collect();
+        let mut refused: Vec<usize> = Vec::new();
+        for (batch, outcome) in batches.iter().zip(outcomes) {
+            match outcome {
+                Err(error) if batch.len() > 1 && error.is_caused_by_keys() => refused.extend(batch),
+                outcome => read_states(batch, outcome?, &mut states)?,
+            }
+        }
+        let again = refused.iter().map(|at| describe_call([&names[*at]], Reading::Search));
+        for (at, outcome) in refused.iter().zip(self.ask_all(again)) {
+            read_states(&[*at], outcome?, &mut states)?;
+        }
+        Ok(states)
     }
 
     /// Queues commands about keys, on the same connection at each node.
-    fn queue_all(&self, calls: impl Iterator<Item = Call>) -> Vec<RoutedCall> {
-        let mut target = Target::Any;
+    fn queue_all(&self, calls: impl Iterator<Item = Call>, first: Target) -> Vec<RoutedCall> {
+        let mut target = first;
         let queue = |call| {
             let routed = self.engine.router.queue(call, target);
             target = Target::Prefer(routed.connection);
@@ -190,14 +240,19 @@ impl<'a> Inspector<'a> {
 
     /// Sends commands about keys, then waits for the replies.
     fn ask_all(&self, calls: impl Iterator<Item = Call>) -> Vec<Result<Reply>> {
-        self.wait_all(self.queue_all(calls))
+        self.wait_all(self.queue_all(calls, Target::Any))
     }
 
     /// Returns the number of subscribers of each channel. One round trip.
     pub(super) fn subscribers(&self, channels: &[&str]) -> Result<Vec<u64>> {
-        let mut counts = vec![0; channels.len()];
+        let queued = self.queue_subscribers(channels, Target::Any);
+        self.count_subscribers(queued, channels.len())
+    }
+
+    /// Queues the commands that count subscribers; for a single server on that connection.
+    fn queue_subscribers(&self, channels: &[&str], same: Target) -> Vec<RoutedCall> {
         if channels.is_empty() {
-            return Ok(counts);
+            return Vec::new();
         }
         let verb: &[u8] = match self.engine.is_sharded() {
             true => b"SHARDNUMSUB",
@@ -206,7 +261,15 @@ impl<'a> Inspector<'a> {
         let names = channels.iter().map(|channel| channel.as_bytes());
         let parts: Vec<&[u8]> = [b"PUBSUB", verb].into_iter().chain(names).collect();
         let queue = |target| self.engine.router.queue(Call::command(&parts), target);
-        let queued = self.targets().into_iter().map(queue).collect();
+        match self.engine.is_cluster() {
+            true => self.targets().into_iter().map(queue).collect(),
+            false => vec![queue(same)],
+        }
+    }
+
+    /// Waits for these commands; returns the number of subscribers of each channel on all servers.
+    fn count_subscribers(&self, queued: Vec<RoutedCall>, channels: usize) -> Result<Vec<u64>> {
+        let mut counts = vec![0; channels];
         for reply in self.wait_all(queued) {
             // The reply has the channels in the order of the command, each before its number.
             let numbers = reply?.into_list()?.into_iter().skip(1).step_by(2);
@@ -252,14 +315,37 @@ pub(super) fn ask_processes(
     answers.map(|(client, hold, details)| ((client, hold), details)).collect()
 }
 
+/// Adds facts of the holders' processes to locks.
+pub(super) fn add_details(session: &mut LiveSession, prefix: &str, found: &mut [LockInfo]) {
+    let asked = found.iter().flat_map(|lock| {
+        let key = [prefix, lock.name()].concat();
+        let holds = lock.holders().iter().filter_map(HolderInfo::hold_to_ask);
+        holds.map(move |(client, hold)| (client, (key.clone(), hold)))
+    });
+    let details = ask_processes(session, asked);
+    found.iter_mut().for_each(|lock| lock.add_details(&details));
+}
+
+/// Reads the reply about the locks at these positions.
+fn read_states(batch: &[usize], reply: Reply, states: &mut [Option<LockState>]) -> Result<()> {
+    for (at, description) in batch.iter().zip(reply.into_list()?) {
+        states[*at] = LockState::read(description)?;
+    }
+    Ok(())
+}
+
 /// Returns the call that describes these locks, which share a slot.
-fn describe_call(names: &[&Name], reading: Reading) -> Call {
+fn describe_call<'n>(
+    names: impl IntoIterator<Item = &'n Name, IntoIter: Clone>,
+    reading: Reading,
+) -> Call {
+    let names = names.into_iter();
     let reading: &[u8] = match reading {
         Reading::Look => b"look",
         Reading::Search => b"search",
     };
-    let tagged: Vec<_> = names.iter().map(|name| name.tagged()).collect();
-    let keys = names.iter().map(|name| name.key().as_bytes());
+    let tagged: Vec<_> = names.clone().map(Name::tagged).collect();
+    let keys = names.map(|name| name.key().as_bytes());
     let args = [reading].into_iter().chain(tagged.iter().map(|it| it.as_bytes()));
     Call::script(&script::LOCK_INFO, keys, args)
 }

@@ -6,6 +6,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use super::holder::HolderInfo;
 use super::info::{LockInfo, WaitingInfo};
+use crate::topology::audit::AuditFinding;
 use crate::util::clock::{EPOCH, WallTime};
 
 /// Implements `Serialize` for a type, with an expression for the value of each field.
@@ -40,6 +41,7 @@ serialize!(
         remaining: it.remaining().map(|span| span.as_secs_f64()),
         count: it.count(),
         local_waiters: it.local_waiters(),
+        acquired: it.acquired(),
     }
 );
 
@@ -53,8 +55,11 @@ serialize!(
         holders: it.holders(),
         remaining: it.remaining().map(|span| span.as_secs_f64()),
         waiting: it.waiting(),
+        token: it.token(),
     }
 );
+
+serialize!(AuditFinding, it { server: &*it.server, text: &*it.text });
 
 /// Returns a time in seconds since 1970.
 fn since_1970(time: WallTime) -> f64 {

@@ -26,6 +26,7 @@ impl Local {
             remaining,
             held_for: entry.hold.possessed_since().until(now),
             waiters: state.queue.len().max(registered).max(state.waiters.len()) as u64,
+            acquired: Some(state.acquired),
         };
         (!remaining.is_zero()).then_some(details)
     }

@@ -235,6 +235,7 @@ impl Local {
         }
         state.waiters.remove(hold.id().number());
         state.holds.insert(Arc::clone(&hold), caller.holder.clone());
+        state.acquired += 1;
         state.wake_head();
         drop(state);
         self.events.stats().series(|| hold.series_key()).acquired();

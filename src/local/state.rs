@@ -23,6 +23,8 @@ pub(super) struct LocalState {
     /// Holds that were handed off to callers that have not woken up yet.
     pub(super) handed_off: Vec<(Ticket, Arc<Hold>)>,
     pub(super) holds: HoldTable,
+    /// The number of grants and hand-offs so far.
+    pub(super) acquired: u64,
     /// The callers that wait for grants of a queue lock.
     pub(super) waiters: Waiters,
     /// The releases without a reply: at most one, except for a kind whose holds share the lock.
@@ -162,6 +164,7 @@ impl LocalState {
         let entry = self.holds.entry_mut(hold)?;
         entry.holder = holder;
         entry.guards = 1;
+        self.acquired += 1;
         self.fairness.handed_off();
         self.handed_off.push((ticket, Arc::clone(hold)));
         if let Some(caller) = self.queue.pop() {

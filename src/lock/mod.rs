@@ -4,6 +4,7 @@
 //! their verbs and guards. Continue with [`rw_lock`], then [`multi_guard`], [`multi_lock`] and
 //! [`red_lock`].
 
+pub(crate) mod force_unlock;
 pub(crate) mod guard;
 pub(crate) mod handle;
 pub(crate) mod multi_guard;

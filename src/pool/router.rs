@@ -268,10 +268,22 @@ impl Router {
 
     /// Sends commands in one write; returns the replies that are not errors.
     pub(crate) fn call_all(&self, calls: Vec<Call>, connection: ConnectionId) -> Vec<Reply> {
+        let outcomes = self.call_in_one_write(calls, connection, &Limit::none());
+        outcomes.into_iter().flatten().collect()
+    }
+
+    /// Sends commands in one write; returns their outcomes.
+    pub(crate) fn call_in_one_write(
+        &self,
+        calls: Vec<Call>,
+        connection: ConnectionId,
+        limit: &Limit<'_>,
+    ) -> Vec<error::Result<Reply>> {
         let queue = |call| self.queue(call, Target::Only(connection));
         let routed: Vec<_> = calls.into_iter().map(queue).collect();
-        let outcomes = routed.into_iter().map(|it| self.wait(it, &Limit::none()).1);
-        outcomes.filter_map(|outcome| outcome.ok().map(|reply| reply.value)).collect()
+        let outcomes = routed.into_iter().map(|it| self.wait(it, limit).1);
+        let value = |outcome: Outcome| outcome.map(|reply| reply.value);
+        outcomes.map(|outcome| value(outcome).map_err(Failure::into_error)).collect()
     }
 
     /// Sends a command to each server on its private connection, before it waits for the replies.

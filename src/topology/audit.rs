@@ -1,6 +1,7 @@
 //! The audit: findings about a server's configuration that endanger locks.
 //!
 //! A client audits each server once, after its first connection to the server, in one round trip.
+//! [`Client::audit`](crate::Client::audit) audits all servers at any time.
 //! Facts that the client may not read cause no finding.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,54 @@ pub enum AuditPolicy {
     Report,
     /// Reports findings, and does not build the client if there are any.
     Refuse,
+}
+
+/// A setting or a state of a server that endangers locks.
+///
+/// Returned by [`Client::audit`](crate::Client::audit). Shown as a sentence that begins with the
+/// server. With the feature `serde`, serialized as a structure with the same fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AuditFinding {
+    /// The address of the server, without user and password.
+    pub server: Arc<str>,
+    /// The end of a sentence that begins with the server, such as `has version 5.0; ...`.
+    pub text: Arc<str>,
+}
+
+impl fmt::Display for AuditFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server at {} {}", self.server, self.text)
+    }
+}
+
+/// Audits one server. `ask` sends the commands in one round trip.
+///
+/// A server that does not answer is an error. A command that it refuses causes no finding.
+pub(crate) fn examine(
+    server: &Arc<str>,
+    of_cluster: bool,
+    ask: impl FnOnce(Vec<Call>) -> Vec<Result<Reply>>,
+) -> Result<Vec<AuditFinding>> {
+    let before = clock::unix_time();
+    let answered = |reply: Result<Reply>| match reply {
+        Err(error) if error.is_server() => None,
+        reply => Some(reply),
+    };
+    let replies = ask(audit_commands()).into_iter().filter_map(answered).collect::<Result<_>>()?;
+    let facts = ServerFacts::read(replies, before, clock::unix_time());
+    let texts = facts.findings().into_iter();
+    let texts = texts.chain(facts.cluster_mode_finding().filter(|_| !of_cluster));
+    Ok(texts.map(|text| finding(server, text)).collect())
+}
+
+/// Returns the finding that a server does not answer.
+pub(crate) fn unanswered(server: &Arc<str>, error: &Error) -> AuditFinding {
+    finding(server, format!("does not answer: {error}"))
+}
+
+fn finding(server: &Arc<str>, text: String) -> AuditFinding {
+    AuditFinding { server: Arc::clone(server), text: text.into() }
 }
 
 /// The audit of one client.
@@ -92,16 +141,16 @@ impl Auditor {
         let findings = facts.findings();
         // This finding never refuses a server: cluster mode costs commands, but endangers no lock.
         let harmless = facts.cluster_mode_finding().filter(|_| !self.of_cluster);
-        for finding in findings.iter().chain(&harmless) {
-            let finding: Arc<str> = format!("the server at {server} {finding}").into();
+        for text in findings.iter().chain(&harmless) {
+            let finding: Arc<str> = finding(server, text.clone()).to_string().into();
             threads::log_without_panic(|| {
                 log::warn!(
                     target: log_target::AUDIT, server = &**server;
                     "{finding}"
                 )
             });
-            let at = clock::wall_time();
-            self.events.emit(|| Event::Audit(Audit { at, finding }));
+            let (at, server) = (clock::wall_time(), Arc::clone(server));
+            self.events.emit(|| Event::Audit(Audit { at, server, finding }));
         }
         match findings.first().filter(|_| self.audit_policy == AuditPolicy::Refuse) {
             Some(first) => {

@@ -72,6 +72,9 @@ fn an_answer_tells_thread_guards_deadline_and_waiters() -> Result<()> {
         answer = details(&server, &client, "a", &hold);
         answer[4] == "2" && answer[7] == "2"
     });
+    assert_eq!(answer.len(), 16, "the details of one hold, and their supplement");
+    let supplement = ["0", "", "", &hold, "1", "0", "0", "0"].map(str::to_owned);
+    assert_eq!(answer[8..], supplement, "the first hold of this name");
     assert_eq!(answer[..3], [&*hold, "lock", "worker-7"].map(str::to_owned));
     assert!(millis(&answer[3]) > 0, "the number of the thread");
     assert!((1..=30_000).contains(&millis(&answer[5])), "to the deadline");
@@ -142,7 +145,7 @@ fn invalid_requests_are_ignored() -> Result<()> {
         assert_eq!(receivers, 1);
     }
     let guard = client.lock("a").lock()?;
-    assert_eq!(details(&server, &client, "a", &number(&server, "a")).len(), 8);
+    assert_eq!(details(&server, &client, "a", &number(&server, "a")).len(), 16);
     assert_eq!(listener(), before, "the connection stays");
     guard.unlock()
 }
@@ -154,7 +157,7 @@ fn a_killed_listener_connection_is_made_again_without_a_waiter() -> Result<()> {
     assert_eq!(server.client_kill_type("pubsub"), 1);
     await_listener(&server, &client);
     let guard = client.lock("a").lock()?;
-    assert_eq!(details(&server, &client, "a", &number(&server, "a")).len(), 8);
+    assert_eq!(details(&server, &client, "a", &number(&server, "a")).len(), 16);
     guard.unlock()
 }
 
@@ -230,7 +233,7 @@ fn a_stopped_process_answers_when_it_is_resumed() {
         let answer = scope.spawn(ask);
         eventually("the question is asked", || server.numsub(REPLY_CHANNEL) == 1);
         child.resume();
-        assert_eq!(crate::harness::in_time("an answer", answer).len(), 2 + 8);
+        assert_eq!(crate::harness::in_time("an answer", answer).len(), 2 + 16);
     });
     child.close_input();
     assert!(child.wait().success());

@@ -32,7 +32,17 @@ fn expected(holder: &HolderInfo) -> Value {
         "remaining": holder.remaining().map(|left| left.as_secs_f64()),
         "count": holder.count(),
         "local_waiters": holder.local_waiters(),
+        "acquired": holder.acquired(),
     })
+}
+
+#[test]
+fn a_finding_of_an_audit_is_serialized_with_its_fields() {
+    let server = Server::start();
+    let found = build(patient(server.url())).audit().expect("an answer");
+    let shown = serde_json::to_value(&found).expect("JSON");
+    let [finding] = &found[..] else { panic!("no persistence: {found:?}") };
+    assert_eq!(shown, json!([{ "server": &*finding.server, "text": &*finding.text }]));
 }
 
 #[test]
@@ -43,6 +53,7 @@ fn a_lock_is_serialized_with_a_field_for_each_method() {
     server.ask::<()>(&["HSET", "a", &owner, "1"]);
     server.ask::<()>(&["PEXPIRE", "a", "60000"]);
     server.ask::<()>(&["RPUSH", "redisson_lock_queue:{a}", &owner, "garbage"]);
+    server.ask::<()>(&["SET", "redisson_lock_token:{a}", "1700000000000007"]);
     let record = format!("leasehold_client:{{{GONE}}}");
     server.ask::<()>(&["HSET", &record, "host", "web-1", "pid", "7", "start", "1500"]);
 
@@ -59,6 +70,7 @@ fn a_lock_is_serialized_with_a_field_for_each_method() {
             "processes": 1,
             "queue": waiting.queue().iter().map(expected).collect::<Vec<_>>(),
         },
+        "token": 1_700_000_000_000_007_u64,
     });
     assert_eq!(shown, all);
     assert_eq!(serde_json::to_value(waiting).expect("JSON"), all["waiting"]);

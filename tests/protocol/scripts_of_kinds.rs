@@ -961,8 +961,8 @@ struct Description {
     ttl: i64,
     fields: Vec<String>,
     leases: Vec<i64>,
-    /// The two queues, and whether the token counter exists; only of a search.
-    more: Option<([Vec<String>; 2], i64)>,
+    /// The two queues and the token counter; only of a search.
+    more: Option<([Vec<String>; 2], String)>,
 }
 
 /// Calls `lock_info`; `None` stands for an empty list.
@@ -979,7 +979,7 @@ fn describe(bare: &mut Bare, verb: &str, keys: &[&str]) -> Vec<Option<Descriptio
         let more = parts.next().map(|queue| {
             let mut part = || parts.next().expect("a queue, and a counter");
             let queues = [queue, part()].map(|it| redis::from_redis_value(it).expect("texts"));
-            (queues, redis::from_redis_value(part()).expect("a number"))
+            (queues, redis::from_redis_value(part()).expect("a text"))
         });
         Some(Description { ttl, fields, leases, more })
     };
@@ -992,7 +992,7 @@ fn lock_info_replies_as_documented() {
                 PTTL, 2 the fields and values, 3 for a read-write lock one number per field: the \
                 ms left of the reader, -2 without a time-out key, -1 if that key has no expiry or \
                 cannot be read, 4 to 6 for a search: the queue of a fair lock, the queue of a \
-                queue lock, and 1 if the token counter exists, else 0";
+                queue lock, and the text of the token counter, empty if there is none";
     documents("lock_info", &[list]);
     let mut bare = Bare::start();
     let texts = |texts: &[&str]| Vec::from_iter(texts.iter().map(|it| (*it).to_owned()));
@@ -1010,11 +1010,13 @@ fn lock_info_replies_as_documented() {
     bare.ask::<()>(&["SET", COUNTER, "7"]);
     let held = |more| Description { ttl: -1, fields: texts(&[MINE, "1"]), leases: vec![], more };
     assert_eq!(describe(&mut bare, "look", &[LOCK]), [Some(held(None))]);
-    let all = Some(([texts(&[OTHER]), texts(&[OTHER, MINE])], 1));
+    let all = Some(([texts(&[OTHER]), texts(&[OTHER, MINE])], "7".to_owned()));
     assert_eq!(describe(&mut bare, "search", &["free", LOCK]), [None, Some(held(all))]);
     bare.ask::<()>(&["DEL", QUEUE[1], WAITERS, COUNTER]);
+    let nothing = Some(([vec![], vec![]], String::new()));
+    assert_eq!(describe(&mut bare, "search", &[LOCK]), [Some(held(nothing.clone()))]);
     bare.ask::<()>(&["MSET", QUEUE[1], "no queue", WAITERS, "no queue"]);
-    let nothing = Some(([vec![], vec![]], 0));
+    bare.ask::<()>(&["RPUSH", COUNTER, "no counter"]);
     assert_eq!(describe(&mut bare, "search", &[LOCK]), [Some(held(nothing))]);
 
     // A search leaves out a hash without an owner field.

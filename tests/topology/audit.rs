@@ -1,7 +1,9 @@
 //! The audit: settings of a server that endanger locks are events, or errors, or ignored.
 
+use crate::harness::replicated::MASTER;
 use crate::harness::{Cluster, Config, Replicated, Server, eventually};
 use leasehold::{Audit, AuditPolicy, Client, Events};
+use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
@@ -9,8 +11,10 @@ struct Recorder(Sender<String>);
 
 impl Events for Recorder {
     fn audit(&self, event: &Audit) {
+        let (server, finding) = (&*event.server, &*event.finding);
+        assert!(finding.starts_with(&format!("the server at {server} ")), "{server}: {finding}");
         // The test may have ended.
-        let _ = self.0.send(event.finding.to_string());
+        let _ = self.0.send(finding.to_owned());
     }
 }
 
@@ -114,4 +118,92 @@ fn a_setting_that_may_not_be_read_is_no_error() {
     let built = Client::builder().single(server.url()).audit_policy(AuditPolicy::Refuse).build();
     let client = built.expect("no setting can be read");
     client.lock("a").lock().expect("a free lock").unlock().expect("held");
+}
+
+// ---------------------------------------------------------------------------------
+// `Client::audit`.
+
+/// Returns the server and the text of each finding.
+fn audit(client: &Client) -> Vec<(String, String)> {
+    let found = client.audit().expect("an answer").into_iter();
+    found.map(|it| (it.server.to_string(), it.text.to_string())).collect()
+}
+
+fn address(server: &Server) -> String {
+    format!("127.0.0.1:{}", server.port())
+}
+
+#[test]
+fn an_audit_by_call_returns_all_findings_each_time_and_emits_none() {
+    let server = Server::with(|config| {
+        config.line("maxmemory 100mb").line("maxmemory-policy allkeys-lru").line("appendonly no")
+    });
+    let (sender, events) = mpsc::channel();
+    let builder = Client::builder().single(server.url()).events(Recorder(sender));
+    let client = builder.audit_policy(AuditPolicy::Ignore).build().expect("the server answers");
+    for _ in 0..2 {
+        let found = audit(&client);
+        let [eviction, persistence] = &found[..] else { panic!("two findings: {found:?}") };
+        assert!(eviction.1.contains("allkeys-lru") && persistence.1.contains("appendonly no"));
+        assert_eq!([&eviction.0, &persistence.0], [&address(&server); 2]);
+    }
+    let shown = client.audit().expect("an answer")[0].to_string();
+    assert!(shown.starts_with(&format!("the server at {} evicts", address(&server))), "{shown}");
+    server.ask::<()>(&["CONFIG", "SET", "appendonly", "yes", "maxmemory", "0"]);
+    assert_eq!(audit(&client), []);
+    drop(client);
+    assert_eq!(events.iter().count(), 0);
+}
+
+#[test]
+fn an_audit_by_call_needs_a_server_and_no_permission() {
+    let rule = "user default on nopass ~* &* +@all -info -config -time -ping";
+    let server = Server::with(|config| config.line(rule));
+    let client = Client::builder().single(server.url()).build_lazily().expect("no call");
+    assert_eq!(audit(&client), []);
+    server.kill();
+    let error = client.audit().expect_err("no server");
+    assert!(error.is_retryable(), "{error:?}");
+    client.close();
+    assert!(client.audit().is_err_and(|error| error.is_closed()));
+}
+
+#[test]
+fn an_audit_by_call_covers_all_masters_of_a_cluster_and_goes_on_past_a_silent_one() {
+    let cluster = Cluster::start(3, 0);
+    let builder = Client::builder().cluster(cluster.urls());
+    let brief = builder.response_timeout(Duration::from_secs(2));
+    let client = brief.build().expect("the cluster is well");
+    let servers = |text: &str| -> Vec<String> {
+        let found = audit(&client).into_iter().filter(|it| it.1.contains(text));
+        let mut servers: Vec<_> = found.map(|it| it.0).collect();
+        servers.sort();
+        servers
+    };
+    let mut all: Vec<_> = cluster.nodes().iter().map(address).collect();
+    all.sort();
+    assert_eq!(servers("appendonly no"), all);
+    let silent = &cluster.nodes()[0];
+    silent.stop();
+    let others: Vec<_> = all.iter().filter(|it| **it != address(silent)).cloned().collect();
+    let found = audit(&client);
+    silent.resume();
+    let with = |text: &str| found.iter().filter(|it| it.1.contains(text)).count();
+    assert_eq!((with("does not answer"), with("appendonly no")), (1, others.len()), "{found:?}");
+    let unanswered = found.iter().find(|it| it.1.starts_with("does not answer: "));
+    assert_eq!(unanswered.map(|it| &it.0), Some(&address(silent)));
+}
+
+#[test]
+fn an_audit_by_call_is_that_of_the_master() {
+    let servers = Replicated::with(1, 3, |config| config.line("min-replicas-to-write 0"));
+    let builder = Client::builder().sentinel(MASTER, servers.sentinel_urls());
+    let client = builder.build_lazily().expect("no connection");
+    let masters = || audit(&client).into_iter().map(|it| it.0).collect::<BTreeSet<_>>();
+    assert_eq!(masters(), [address(servers.master())].into());
+    let new = address(servers.fail_over());
+    eventually("the new master is audited", || {
+        client.audit().is_ok_and(|found| found.iter().any(|it| *it.server == *new))
+    });
+    assert_eq!(masters(), [new].into());
 }

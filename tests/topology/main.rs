@@ -9,6 +9,7 @@ mod cluster;
 mod counts;
 mod deployments;
 mod holders;
+mod inspection;
 mod queued;
 mod replicas;
 mod semaphores;

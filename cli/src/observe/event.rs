@@ -86,6 +86,11 @@ pub(crate) enum Happening {
     Waiting,
     /// A caller left the queue without the lock, or (without an owner) fewer processes wait.
     Left,
+    /// The process of a holder or a waiting caller has become known: host, pid, program, label.
+    ///
+    /// A client writes its record up to a second after its first hold; `client_id` joins the
+    /// events before that.
+    Identified,
     /// The server does not answer: events are unknown from here to `recovered`.
     Outage,
     /// The server answers again.

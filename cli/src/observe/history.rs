@@ -1,10 +1,15 @@
 //! [`History`]: the last known state of one lock, and its comparison with the next look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 
 use super::event::{Happening, LockEvent};
 use super::snapshot::{Caller, LockSnapshot};
+
+/// The time after which a free lock has no waiting callers, in seconds.
+///
+/// Looks may see the lock free while it passes to the next waiter, which has to wake up.
+const WAKE_UP: f64 = 2.0;
 
 /// The times that bound the events between two looks.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +31,11 @@ pub(super) struct History {
     pub(super) last_seen: u64,
     name: String,
     kind: String,
-    holds: Vec<Span>,
-    queue: Vec<Span>,
+    holds: VecDeque<Span>,
+    queue: VecDeque<Span>,
     processes: u64,
-    /// The number of looks since the lock was held.
-    free_looks: u32,
+    /// The time of the first of the looks that saw the lock free, since it was held.
+    free_since: Option<f64>,
     /// The number of holds that each client has had so far.
     counts: BTreeMap<String, u64>,
 }
@@ -44,15 +49,27 @@ struct Span {
     lease_end: Option<f64>,
 }
 
+/// The changes of the holders between two looks.
+#[derive(Default)]
+struct Changes<'a> {
+    ended: VecDeque<Span>,
+    handed_off: Vec<(Span, &'a Caller)>,
+    begun: Vec<&'a Caller>,
+    identified: Vec<LockEvent>,
+}
+
 impl Span {
     fn new(caller: &Caller, start: f64, moment: &Moment) -> Span {
         let lease_end = moment.lease_end(caller);
         Span { caller: caller.clone(), start, lease_end }
     }
 
-    fn update(&mut self, caller: &Caller, moment: &Moment) {
+    /// Takes the facts of a later look. Returns whether the process has become known.
+    fn update(&mut self, caller: &Caller, moment: &Moment) -> bool {
+        let was_known = self.caller.pid.is_some();
         self.caller.update(caller);
         self.lease_end = moment.lease_end(caller);
+        !was_known && self.caller.pid.is_some()
     }
 }
 
@@ -99,45 +116,27 @@ impl History {
         let mut events = self.holds(lock, moment);
         match lock {
             Some(lock) => {
-                self.free_looks = 0;
-                events.extend(self.waits(&lock.queue, moment));
-                events.extend(self.processes(lock.processes, moment));
+                self.free_since = None;
+                events.extend(self.waits(&lock.queue, moment.begun, moment));
+                events.extend(self.processes(lock.processes, moment.begun));
             }
-            // A look may see the moment between a release and the grant to the next waiter. So
-            // only the second look at a free lock ends the waits.
-            None => {
-                self.free_looks = self.free_looks.saturating_add(1);
-                if self.free_looks == 2 {
-                    events.extend(self.waits(&[], moment));
-                    events.extend(self.processes(0, moment));
-                }
-            }
+            None => events.extend(self.waits_for_a_free_lock(moment)),
+        }
+        if moment.is_first {
+            events.iter_mut().for_each(|event| event.present = true);
         }
         events
     }
 
     /// Returns the ends and the beginnings of holds.
     fn holds(&mut self, lock: Option<&LockSnapshot>, moment: &Moment) -> Vec<LockEvent> {
-        let mut before = mem::take(&mut self.holds);
-        let (mut begun, mut handed_off) = (Vec::new(), Vec::new());
-        let is_exclusive = lock.is_some_and(LockSnapshot::is_exclusive);
-        for caller in lock.map_or(&[][..], |lock| &lock.holders) {
-            match take_same(&mut before, caller) {
-                Some(span) if caller.is_handed_off(&span.caller, is_exclusive) => {
-                    handed_off.push((span, caller));
-                }
-                Some(mut span) => {
-                    span.update(caller, moment);
-                    self.holds.push(span);
-                }
-                None => begun.push(caller),
-            }
-        }
+        let Changes { identified: mut events, ended, handed_off, begun } =
+            self.changes(lock, moment);
         // The next holder of an exclusive lock tells when the one before has lost it at the latest.
-        let is_passed_on = self.holds.is_empty() && before.len() == 1;
+        let is_passed_on = self.holds.is_empty() && ended.len() == 1;
         let starts = begun.iter().map(|caller| moment.start_of_hold(caller));
         let limit = starts.filter(|_| is_passed_on).fold(moment.ended, f64::min);
-        let mut events: Vec<_> = before.iter().map(|it| self.end(it, limit, moment)).collect();
+        events.extend(ended.iter().map(|it| self.end(it, limit, moment)));
         if let Some(lock) = lock {
             self.kind.clone_from(&lock.kind);
         }
@@ -148,6 +147,33 @@ impl History {
             events.push(self.begin(caller, siblings, moment));
         }
         events
+    }
+
+    /// Compares the holders with the known holds, and keeps those holds that go on.
+    fn changes<'a>(&mut self, lock: Option<&'a LockSnapshot>, moment: &Moment) -> Changes<'a> {
+        let mut changes = Changes { ended: mem::take(&mut self.holds), ..Changes::default() };
+        let is_exclusive = lock.is_some_and(LockSnapshot::is_exclusive);
+        for caller in lock.map_or(&[][..], |lock| &lock.holders) {
+            match take_same(&mut changes.ended, caller) {
+                Some(span) if caller.is_handed_off(&span.caller, is_exclusive) => {
+                    changes.handed_off.push((span, caller));
+                }
+                Some(span) => {
+                    let (span, identified) = self.go_on(span, caller, moment);
+                    self.holds.push_back(span);
+                    changes.identified.extend(identified);
+                }
+                None => changes.begun.push(caller),
+            }
+        }
+        changes
+    }
+
+    /// Updates a hold or a wait that goes on. Returns an event if its process has become known.
+    fn go_on(&self, mut span: Span, caller: &Caller, moment: &Moment) -> (Span, Option<LockEvent>) {
+        let is_news = span.update(caller, moment);
+        let event = || self.event(Happening::Identified, moment.begun, caller);
+        (span, is_news.then(event))
     }
 
     /// Returns the event for a hold that has ended, not after `limit`.
@@ -174,10 +200,9 @@ impl History {
         let waiter = self.queue.iter().find(|waiter| waiter.caller.is(caller));
         let waited = waiter.map(|waiter| (start - waiter.start).max(0.0));
         let holds = self.count(caller, siblings);
-        self.holds.push(Span::new(caller, start, moment));
+        self.holds.push_back(Span::new(caller, start, moment));
         let event = self.event(Happening::Acquired, moment.at(start), caller);
-        let (present, since) = (moment.is_first, caller.since);
-        LockEvent { present, since, waited, holds, ..event }
+        LockEvent { since: caller.since, waited, holds, ..event }
     }
 
     /// Returns the number of holds of the client since its last hold that a look saw.
@@ -189,36 +214,52 @@ impl History {
         Some(now.saturating_sub(before + siblings).max(1))
     }
 
-    /// Returns the events of the queue.
-    fn waits(&mut self, queue: &[Caller], moment: &Moment) -> Vec<LockEvent> {
+    /// Returns the ends of all waits if the lock stays free.
+    fn waits_for_a_free_lock(&mut self, moment: &Moment) -> Vec<LockEvent> {
+        let since = *self.free_since.get_or_insert(moment.begun);
+        if moment.begun - since < WAKE_UP {
+            return Vec::new();
+        }
+        let left = self.waits(&[], since, moment);
+        left.into_iter().chain(self.processes(0, since)).collect()
+    }
+
+    /// Returns the events of the queue. Callers that are no longer in it have left at `left_at`.
+    fn waits(&mut self, queue: &[Caller], left_at: f64, moment: &Moment) -> Vec<LockEvent> {
         let mut before = mem::take(&mut self.queue);
         let mut events = Vec::new();
         for caller in queue {
-            let span = take_same(&mut before, caller).unwrap_or_else(|| {
-                let start = moment.start_of_wait(caller);
-                let event = self.event(Happening::Waiting, moment.at(start), caller);
-                let (present, since) = (moment.is_first, caller.since);
-                events.push(LockEvent { present, since, ..event });
-                Span::new(caller, start, moment)
-            });
-            self.queue.push(span);
+            let (span, event) = match take_same(&mut before, caller) {
+                Some(span) => self.go_on(span, caller, moment),
+                None => {
+                    let start = moment.start_of_wait(caller);
+                    let event = self.event(Happening::Waiting, moment.at(start), caller);
+                    let event = LockEvent { since: caller.since, ..event };
+                    (Span::new(caller, start, moment), Some(event))
+                }
+            };
+            self.queue.push_back(span);
+            events.extend(event);
         }
         let is_held = |waiter: &Span| self.holds.iter().any(|it| it.caller.is(&waiter.caller));
         for waiter in before.iter().filter(|waiter| !is_held(waiter)) {
-            let waited = Some((moment.begun - waiter.start).max(0.0));
-            let event = self.event(Happening::Left, moment.begun, &waiter.caller);
+            let waited = Some((left_at - waiter.start).max(0.0));
+            let event = self.event(Happening::Left, left_at, &waiter.caller);
             events.push(LockEvent { waited, ..event });
         }
         events
     }
 
     /// Returns the event for a changed number of waiting processes.
-    fn processes(&mut self, processes: u64, moment: &Moment) -> Option<LockEvent> {
+    fn processes(&mut self, processes: u64, at: f64) -> Option<LockEvent> {
         let before = mem::replace(&mut self.processes, processes);
         let event = if processes > before { Happening::Waiting } else { Happening::Left };
-        let event = self.event(event, moment.begun, &Caller::default());
-        let event = LockEvent { owner: None, processes: Some(processes), ..event };
-        (processes != before).then_some(LockEvent { present: moment.is_first, ..event })
+        let event = self.event(event, at, &Caller::default());
+        (processes != before).then_some(LockEvent {
+            owner: None,
+            processes: Some(processes),
+            ..event
+        })
     }
 
     fn event(&self, event: Happening, at: f64, caller: &Caller) -> LockEvent {
@@ -241,7 +282,9 @@ impl History {
 }
 
 /// Removes and returns the span of this caller.
-fn take_same(spans: &mut Vec<Span>, caller: &Caller) -> Option<Span> {
+///
+/// Fast if the callers come in the order of the look before, as those of a queue do.
+fn take_same(spans: &mut VecDeque<Span>, caller: &Caller) -> Option<Span> {
     let position = spans.iter().position(|span| span.caller.is(caller))?;
-    Some(spans.remove(position))
+    spans.remove(position)
 }

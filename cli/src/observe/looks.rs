@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, LockInfo};
+use leasehold::LockWatch;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -13,6 +13,9 @@ use super::event::{Happening, LockEvent};
 use super::snapshot::{self, Look};
 use crate::address::Server;
 use crate::failure::{Failure, Result};
+
+/// The shortest time between two looks.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The shortest time between two looks at a server that does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -48,7 +51,7 @@ impl Looks {
     /// The errors of the connection and of the first look.
     pub(crate) fn start(server: &Server, names: &[String], every: Duration) -> Result<Looks> {
         let (sender, receiver) = sync_channel(BACKLOG);
-        let mut looker = Looker::new(server.connect()?, names);
+        let mut looker = Looker::new(server, names)?;
         let first = looker.look()?;
         forward_signals(sender.clone())?;
         thread::Builder::new().name("looks".into()).spawn(move || {
@@ -93,7 +96,7 @@ fn forward_signals(sender: SyncSender<Told>) -> Result<()> {
 
 /// Looks at locks, and tells the events between the looks.
 struct Looker {
-    client: Client,
+    watch: LockWatch,
     names: Vec<String>,
     observer: Observer,
     is_outage: bool,
@@ -101,23 +104,25 @@ struct Looker {
 }
 
 impl Looker {
-    fn new(client: Client, names: &[String]) -> Looker {
+    /// Connects. No look yet.
+    fn new(server: &Server, names: &[String]) -> Result<Looker> {
         let mut names = names.to_vec();
         names.sort();
         names.dedup();
+        let watch = server.connect()?.watch_locks(&names)?;
         let observer = Observer::default();
-        Looker { client, names, observer, is_outage: false, last: Instant::now() }
+        Ok(Looker { watch, names, observer, is_outage: false, last: Instant::now() })
     }
 
     /// Waits until the next look is due.
     fn pause(&self, every: Duration) {
-        let pause = if self.is_outage { every.max(PAUSE) } else { every };
+        let pause = every.max(if self.is_outage { PAUSE } else { SHORTEST });
         thread::sleep(pause.saturating_sub(self.last.elapsed()));
     }
 
     fn look(&mut self) -> leasehold::Result<Vec<LockEvent>> {
         self.last = Instant::now();
-        let look = Look::take(|| ask(&self.client, &self.names))?;
+        let look = Look::take(|| Ok(self.watch.look()?.into_iter().flatten().collect()))?;
         Ok(self.observer.compare(&look))
     }
 
@@ -154,17 +159,4 @@ impl Looker {
             ..LockEvent::default()
         })
     }
-}
-
-/// Returns the held locks among these names.
-fn ask(client: &Client, names: &[String]) -> leasehold::Result<Vec<LockInfo>> {
-    let find = |name: &String| client.locks(literal(name))?.next().transpose();
-    names.iter().filter_map(|name| find(name).transpose()).collect()
-}
-
-/// Returns the pattern that matches this name alone.
-fn literal(name: &str) -> String {
-    let is_special = |sign: char| "*?[]\\".contains(sign);
-    let escape = |sign: char| is_special(sign).then_some('\\').into_iter().chain([sign]);
-    name.chars().flat_map(escape).collect()
 }

@@ -93,7 +93,7 @@ impl Caller {
             thread_number: holder.thread_number(),
             since: holder.since().map(since_1970),
             remaining: holder.remaining().map(|left| left.as_secs_f64()),
-            acquired: None,
+            acquired: holder.acquired(),
         }
     }
 

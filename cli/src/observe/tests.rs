@@ -201,8 +201,10 @@ fn a_waiter_that_gets_the_lock_has_not_left() {
     let acquired = events(&looks);
     assert_eq!(Vec::from_iter(acquired.iter().map(brief)), [told(2.5, Happening::Acquired, "y")]);
     assert_eq!(acquired[0].waited, Some(2.0));
-    let looks = [&looks[..2], &[look(3.0, &[])]].concat();
-    assert_eq!(last(&looks), [told(3.0, Happening::Left, "y")], "still free: nobody waits");
+    let looks = [&looks[..2], &[look(3.0, &[]), look(4.0, &[]), look(5.0, &[])]].concat();
+    assert!(last(&looks[..3]).is_empty());
+    assert_eq!(last(&looks[..4]), [told(2.0, Happening::Left, "y")], "still free: nobody waits");
+    assert!(last(&looks).is_empty());
 }
 
 #[test]
@@ -226,6 +228,24 @@ fn the_holds_of_a_named_holder_are_told_apart_by_their_clients() {
     let events = events(&[look(1.0, &[lock(kind, &before)]), look(2.0, &[lock(kind, &after)])]);
     let told: Vec<_> = events.iter().map(|it| (it.event, it.client_id.as_deref())).collect();
     assert_eq!(told, [(Happening::Released, Some("c")), (Happening::Acquired, Some("d"))]);
+}
+
+#[test]
+fn a_process_that_becomes_known_is_told_once() {
+    let known = |owner: &str| Caller { pid: Some(7), host: Some("h".into()), ..caller(owner) };
+    let state = |x, y| LockSnapshot { queue: vec![y], ..lock("fair lock", &[x]) };
+    let looks = [
+        look(1.0, &[state(caller("x"), caller("y"))]),
+        look(2.0, &[state(known("x"), known("y"))]),
+        look(3.0, &[state(known("x"), known("y"))]),
+    ];
+    let identified = events(&looks[..2]);
+    let expected = ["x", "y"].map(|owner| told(2.0, Happening::Identified, owner));
+    assert_eq!(Vec::from_iter(identified.iter().map(brief)), expected);
+    assert!(identified.iter().all(|event| event.pid == Some(7) && event.host.is_some()));
+    assert!(last(&looks).is_empty());
+    let lost = [&looks[..2], &[look(3.0, &[state(caller("x"), caller("y"))])], &looks[2..]];
+    assert!(last(&lost.concat()).is_empty(), "the record of a client expires");
 }
 
 #[test]

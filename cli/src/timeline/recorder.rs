@@ -61,6 +61,8 @@ impl Recorder {
             Happening::Released => self.end_hold(event, Activity::Hold),
             Happening::Expired => self.end_hold(event, Activity::LostHold),
             Happening::Lost => self.lose(event),
+            // The directory has read its facts.
+            Happening::Identified => {}
         }
     }
 

@@ -1,10 +1,31 @@
-//! `leasehold audit`.
+//! `leasehold audit`: settings of the servers that endanger locks.
 
 use std::process::ExitCode;
 
-use crate::address::Server;
-use crate::failure::{Code, Failure, Output, Result};
+use leasehold::AuditFinding;
+use serde::Serialize;
 
-pub(crate) fn run(_: &Server, _: Output) -> Result<ExitCode> {
-    Err(Failure::new(Code::Internal, "not built yet"))
+use super::{print, text};
+use crate::address::Server;
+use crate::failure::{Code, Output, Result};
+
+/// An element of `audit --json`.
+#[derive(Debug, Serialize)]
+struct Finding<'a> {
+    server: &'a str,
+    finding: &'a str,
+}
+
+pub(crate) fn run(server: &Server, output: Output) -> Result<ExitCode> {
+    let findings = server.connect()?.audit()?;
+    let line = |it: &AuditFinding| text::printable(&it.to_string()).into_owned() + "\n";
+    let shown = match output {
+        Output::Json => {
+            let views = findings.iter().map(|it| Finding { server: &it.server, finding: &it.text });
+            print::json_array(views)?
+        }
+        Output::Text => findings.iter().map(line).collect(),
+    };
+    print::print(&shown)?;
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { Code::Negative.into() })
 }

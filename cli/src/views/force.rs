@@ -1,11 +1,47 @@
-//! `leasehold force`.
+//! `leasehold force`: takes a lock away from its holders.
 
 use std::process::ExitCode;
 
+use leasehold::LockInfo;
+use serde::Serialize;
+
+use super::json::LockView;
+use super::{ls, print, table, text};
 use crate::address::Server;
 use crate::args::ForceArgs;
-use crate::failure::{Code, Failure, Output, Result};
+use crate::failure::{Code, Output, Result};
 
-pub(crate) fn run(_: &Server, _: &ForceArgs, _: Output) -> Result<ExitCode> {
-    Err(Failure::new(Code::Internal, "not built yet"))
+/// The line of `force --json`.
+#[derive(Debug, Serialize)]
+struct Forced<'a> {
+    name: &'a str,
+    /// Whether the lock was held.
+    forced: bool,
+    /// The lock just before, if it was held.
+    lock: Option<LockView<'a>>,
+}
+
+pub(crate) fn run(server: &Server, arguments: &ForceArgs, output: Output) -> Result<ExitCode> {
+    let client = server.connect()?;
+    let name = &arguments.name;
+    let before = client.lock_info(name)?;
+    let forced = client.force_unlock(name)?;
+    let before = before.filter(|_| forced);
+    let shown = match output {
+        Output::Json => {
+            let lock = before.as_ref().map(LockView::of);
+            print::json(&Forced { name, forced, lock })?
+        }
+        Output::Text if forced => ended(name, before.as_ref()),
+        Output::Text => format!("{} is free\n", text::printable(name)),
+    };
+    print::print(&shown)?;
+    Ok(if forced { ExitCode::SUCCESS } else { Code::Negative.into() })
+}
+
+/// Returns a line, and the lock with its former holders as `ls` shows them.
+fn ended(name: &str, lock: Option<&LockInfo>) -> String {
+    let line = format!("{} is taken away from its holders\n", text::printable(name));
+    let table = lock.map(|lock| ls::table(std::slice::from_ref(lock), table::terminal_width()));
+    line + &table.unwrap_or_default()
 }

@@ -1,11 +1,79 @@
-//! `leasehold ls`.
+//! `leasehold ls`: the held locks whose names match a pattern.
 
 use std::process::ExitCode;
 
+use leasehold::{HolderInfo, LockInfo};
+
+use super::json::LockView;
+use super::print;
+use super::table::{self, Column};
+use super::text::{self, UNKNOWN};
 use crate::address::Server;
 use crate::args::LsArgs;
-use crate::failure::{Code, Failure, Output, Result};
+use crate::failure::{Output, Result};
 
-pub(crate) fn run(_: &Server, _: &LsArgs, _: Output) -> Result<ExitCode> {
-    Err(Failure::new(Code::Internal, "not built yet"))
+/// The columns, a row for each holder.
+const COLUMNS: [Column; 10] = [
+    Column::text("NAME", 16, 9),
+    Column::text("KIND", 4, 7),
+    Column::text("HOLDER", 8, 2),
+    Column::text("HOST", 6, 4),
+    Column::number("PID", 5),
+    Column::text("PROGRAM", 7, 3),
+    Column::text("LABEL", 5, 1),
+    Column::number("AGE", 8),
+    Column::number("LEFT", 8),
+    Column::number("WAIT", 6),
+];
+
+pub(crate) fn run(server: &Server, arguments: &LsArgs, output: Output) -> Result<ExitCode> {
+    let search = server.connect()?.locks(&arguments.pattern)?;
+    let mut locks = search.collect::<leasehold::Result<Vec<_>>>()?;
+    locks.sort_by(|a, b| a.name().cmp(b.name()));
+    match output {
+        Output::Json => print::print(&print::json_array(locks.iter().map(LockView::of))?)?,
+        Output::Text if locks.is_empty() => {}
+        Output::Text => print::print(&table(&locks, table::terminal_width()))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the table of these locks.
+pub(super) fn table(locks: &[LockInfo], width: Option<usize>) -> String {
+    let rows: Vec<_> = locks.iter().flat_map(rows).collect();
+    table::render(&COLUMNS, &rows, width)
+}
+
+/// Returns a row for each holder, and a row for a lock that nobody holds.
+fn rows(lock: &LockInfo) -> Vec<Vec<String>> {
+    let holders: Vec<_> = lock.holders().iter().map(Some).collect();
+    let holders = if holders.is_empty() { vec![None] } else { holders };
+    holders.into_iter().map(|holder| row(lock, holder)).collect()
+}
+
+fn row(lock: &LockInfo, holder: Option<&HolderInfo>) -> Vec<String> {
+    let text = |text: Option<&str>| text.map(|text| text::printable(text).into_owned());
+    let span = |seconds: Option<f64>| Some(seconds.map_or(UNKNOWN.to_owned(), text::brief));
+    let left = holder.map_or(lock.remaining(), HolderInfo::remaining);
+    let cells = [
+        text(Some(lock.name())),
+        text(Some(text::short_kind(lock.kind()))),
+        Some(holder.map_or(UNKNOWN.to_owned(), text::short_owner)),
+        holder.and_then(|it| text(it.host())),
+        holder.and_then(|it| it.pid().map(|pid| pid.to_string())),
+        holder.and_then(|it| text(it.program())),
+        holder.and_then(|it| text(it.label())),
+        span(holder.and_then(text::age)),
+        span(left.map(|left| left.as_secs_f64())),
+        Some(waiters(lock)),
+    ];
+    cells.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// Returns the number of waiting callers, or of waiting processes if the callers are unknown.
+fn waiters(lock: &LockInfo) -> String {
+    match lock.waiting().queue().len() as u64 {
+        0 => lock.waiting().processes().to_string(),
+        callers => callers.to_string(),
+    }
 }

@@ -1,7 +1,14 @@
 //! The verbs that print: `ls`, `show`, `watch`, `force`, `audit`.
+//!
+//! Reading order: [`text`] (printable texts, durations, times), [`table`], [`json`] (the JSON of
+//! locks), [`print`] (stdout), then a module per verb.
 
 pub(crate) mod audit;
 pub(crate) mod force;
+pub(crate) mod json;
 pub(crate) mod ls;
+pub(crate) mod print;
 pub(crate) mod show;
+pub(crate) mod table;
+pub(crate) mod text;
 pub(crate) mod watch;

@@ -1,11 +1,136 @@
-//! `leasehold show`.
+//! `leasehold show`: all facts about one lock.
 
 use std::process::ExitCode;
 
+use leasehold::{HolderInfo, LockInfo, WaitingInfo};
+
+use super::json::LockView;
+use super::print;
+use super::table::{self, Column};
+use super::text::{self, UNKNOWN};
 use crate::address::Server;
 use crate::args::ShowArgs;
-use crate::failure::{Code, Failure, Output, Result};
+use crate::failure::{Code, Output, Result};
+use crate::observe::snapshot::since_1970;
 
-pub(crate) fn run(_: &Server, _: &ShowArgs, _: Output) -> Result<ExitCode> {
-    Err(Failure::new(Code::Internal, "not built yet"))
+/// The columns of the queue.
+const QUEUE: [Column; 7] = [
+    Column::number("PLACE", 9),
+    Column::text("CALLER", 8, 2),
+    Column::text("HOST", 6, 4),
+    Column::number("PID", 5),
+    Column::text("PROGRAM", 7, 3),
+    Column::text("LABEL", 5, 1),
+    Column::number("WAITED", 8),
+];
+
+/// The width of the names of facts.
+const TITLES: usize = 14;
+
+pub(crate) fn run(server: &Server, arguments: &ShowArgs, output: Output) -> Result<ExitCode> {
+    let lock = server.connect()?.lock_info(&arguments.name)?;
+    let shown = match (&lock, output) {
+        (lock, Output::Json) => print::json(&lock.as_ref().map(LockView::of))?,
+        (None, Output::Text) => format!("{} is free\n", text::printable(&arguments.name)),
+        (Some(lock), Output::Text) => describe(lock, table::terminal_width()),
+    };
+    print::print(&shown)?;
+    Ok(if lock.is_some() { ExitCode::SUCCESS } else { Code::Negative.into() })
+}
+
+/// Returns all facts about a lock.
+fn describe(lock: &LockInfo, width: Option<usize>) -> String {
+    let facts = [
+        ("name", Some(text::printable(lock.name()).into_owned())),
+        ("kind", Some(text::printable(lock.kind()).into_owned())),
+        ("holders", Some(holders(lock))),
+        ("lease left", Some(left(lock.remaining().map(|it| it.as_secs_f64())))),
+        ("last token", lock.token().map(|token| token.to_string())),
+        ("waiting", Some(waiting(lock.waiting()))),
+    ];
+    let mut shown = lines(facts);
+    for (number, holder) in lock.holders().iter().enumerate() {
+        shown += &format!("\nholder {}\n{}", number + 1, describe_holder(holder));
+    }
+    let queue = lock.waiting().queue();
+    if !queue.is_empty() {
+        let rows: Vec<_> = queue.iter().enumerate().map(|(at, it)| queue_row(at, it)).collect();
+        shown += &format!("\n{}", table::render(&QUEUE, &rows, width));
+    }
+    shown
+}
+
+fn lines<const N: usize>(facts: [(&str, Option<String>); N]) -> String {
+    let line = |(title, fact)| Some(format!("{title:TITLES$}{}\n", fact?));
+    facts.into_iter().filter_map(line).collect()
+}
+
+fn holders(lock: &LockInfo) -> String {
+    match lock.holders().len() {
+        0 => "none: an early release keeps the lock until the end of its minimum".to_owned(),
+        count => count.to_string(),
+    }
+}
+
+fn left(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "unlimited".to_owned(), text::brief)
+}
+
+fn waiting(waiting: &WaitingInfo) -> String {
+    let plural = |count: u64| if count == 1 { "" } else { "es" };
+    let processes = format!("{} process{}", waiting.processes(), plural(waiting.processes()));
+    match waiting.queue().len() {
+        0 => processes,
+        1 => format!("1 caller of {processes}"),
+        callers => format!("{callers} callers of {processes}"),
+    }
+}
+
+/// Returns the known facts about a holder.
+fn describe_holder(holder: &HolderInfo) -> String {
+    let fact = |fact: Option<&str>| fact.map(|it| text::printable(it).into_owned());
+    let moment = |time| format!("{} local time", text::date_and_time(since_1970(time)));
+    let since = holder.since().map(|time| {
+        let age = text::age(holder).map_or_else(String::new, text::brief);
+        format!("{} ({age} ago)", moment(time))
+    });
+    let number = |number: Option<u64>| number.map(|it| it.to_string());
+    lines([
+        ("  owner", fact(Some(holder.owner()))),
+        ("  client", holder.client_id().map(|id| id.to_string())),
+        ("  host", fact(holder.host())),
+        ("  pid", number(holder.pid().map(u64::from))),
+        ("  program", fact(holder.program())),
+        ("  label", fact(holder.label())),
+        ("  version", fact(holder.version())),
+        ("  started", holder.started().map(moment)),
+        ("  thread", thread(holder)),
+        ("  since", since),
+        ("  lease left", Some(left(holder.remaining().map(|it| it.as_secs_f64())))),
+        ("  guards", Some(holder.count().to_string())),
+        ("  waiting", holder.local_waiters().map(|count| format!("{count} in its process"))),
+        ("  holds", holder.acquired().map(|count| format!("{count} of its process so far"))),
+    ])
+}
+
+/// Returns the name and the number of the thread.
+fn thread(holder: &HolderInfo) -> Option<String> {
+    let number = holder.thread_number()?.to_string();
+    match holder.thread().filter(|name| !name.is_empty() && *name != number) {
+        Some(name) => Some(format!("{} (number {number})", text::printable(name))),
+        None => Some(format!("number {number}")),
+    }
+}
+
+fn queue_row(position: usize, caller: &HolderInfo) -> Vec<String> {
+    let text = |text: Option<&str>| text.map_or_else(String::new, |it| text::printable(it).into());
+    vec![
+        (position + 1).to_string(),
+        text::short_owner(caller),
+        text(caller.host()),
+        caller.pid().map_or_else(String::new, |pid| pid.to_string()),
+        text(caller.program()),
+        text(caller.label()),
+        text::age(caller).map_or(UNKNOWN.to_owned(), text::brief),
+    ]
 }

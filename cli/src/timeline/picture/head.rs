@@ -1,5 +1,6 @@
 //! The title, the summary, and the description for screen readers.
 
+use jiff::Timestamp;
 use svg::Document;
 use svg::node::element::{Description, Group, Title};
 
@@ -7,7 +8,6 @@ use crate::timeline::picture::elements::text;
 use crate::timeline::picture::layout::{Layout, MARGIN, WIDTH};
 use crate::timeline::picture::scale::duration;
 use crate::timeline::picture::text::{clean, shorten};
-use crate::timeline::picture::utc;
 use crate::timeline::rows::{Row, Timeline};
 use crate::timeline::spans::Activity;
 
@@ -65,8 +65,11 @@ pub(crate) fn summary(timeline: &Timeline) -> String {
         number(timeline.processes.len(), "process", "processes"),
         number(timeline.rows().count(), "thread", "threads"),
         number(holds, "hold", "holds"),
-        number(timeline.count(Activity::Wait), "wait", "waits"),
     ];
+    // Waits for a lock without a queue are known by their number only.
+    let waits = timeline.count(Activity::Wait);
+    let waits_are_known = waits > 0 || timeline.levels.is_empty();
+    parts.extend(waits_are_known.then(|| number(waits, "wait", "waits")));
     parts.extend((lost > 0).then(|| number(lost, "lost hold", "lost holds")));
     let unseen = timeline.unseen;
     parts.extend((unseen > 0).then(|| format!("{unseen} more holds too short to be seen")));
@@ -80,9 +83,15 @@ fn sub_title(timeline: &Timeline, layout: &Layout) -> String {
     let host = layout.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
     let time = match window.length() {
         0.0 => String::new(),
-        length => format!(" · {} from {}", duration(length), utc::text(window.from)),
+        length => format!(" · {} from {}", duration(length), utc(window.from)),
     };
     format!("{}{host}{time}", summary(timeline))
+}
+
+/// Returns a time in seconds since 1970 as `2026-11-24 06:12:03 UTC`.
+fn utc(time: f64) -> String {
+    let time = Timestamp::from_second(time.floor() as i64).unwrap_or_default();
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 fn counts(row: &Row) -> String {

@@ -18,7 +18,6 @@ mod marks;
 mod scale;
 mod style;
 mod text;
-mod utc;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! Texts of unknown origin: cleaned, measured and shortened.
 
+use unicode_width::UnicodeWidthChar;
+
 /// The width of a letter of average width, as a part of the font size.
 const AVERAGE: f64 = 0.6;
 
@@ -23,10 +25,11 @@ fn sign_width(sign: char) -> f64 {
     match sign {
         'i' | 'j' | 'l' | 't' | 'f' | 'r' | ' ' | '.' | ',' | ':' | ';' | '\'' | '|' | '!'
         | '(' | ')' | '[' | ']' | '/' => 0.38,
-        'm' | 'w' | 'M' | 'W' | '@' | '%' => 0.95,
+        'm' | 'w' | 'M' | 'W' | '@' | '%' | '<' | '>' | '&' | '=' | '+' => 0.95,
         'A'..='Z' => 0.7,
+        _ if sign.width() == Some(0) => 0.0,
         // Signs of East Asia and emoji.
-        '\u{1100}'..='\u{11ff}' | '\u{2e80}'..='\u{ffdc}' | '\u{1f000}'.. => 1.1,
+        _ if sign.width() == Some(2) => 1.1,
         _ => AVERAGE,
     }
 }

@@ -1,0 +1,12 @@
+//! Tests of the verbs that print: `ls`, `show`, `watch`, `force`, `audit`.
+
+#[path = "../../../tests/harness/mod.rs"]
+mod harness;
+
+mod audit;
+mod errors;
+mod force;
+mod ls;
+mod program;
+mod show;
+mod watch;

@@ -1,0 +1,150 @@
+//! Queries of a [`Client`] about locks of any kind, the release by force, and the audit.
+
+use std::sync::Arc;
+
+use super::Client;
+use crate::error::Result;
+use crate::inspect::info::LockInfo;
+use crate::inspect::locks::Locks;
+use crate::inspect::watch::LockWatch;
+use crate::lock::force_unlock;
+use crate::topology::audit::AuditFinding;
+
+impl Client {
+    /// Finds the held locks whose names match a pattern, on all servers.
+    ///
+    /// In the pattern, `*` stands for any text, `?` for one character, `[ab]` and `[a-c]` for one
+    /// of several characters; `\` before such a character removes its meaning. The pattern applies
+    /// to names without the client's [prefix](crate::Builder::name_prefix).
+    ///
+    /// Makes no round trip itself, except that a lazily built client of a cluster discovers the
+    /// nodes. The returned iterator asks one server after the other, whenever it needs more locks:
+    /// one round trip (`SCAN`) for about 32 keys of the server, and about three more if there are
+    /// locks among these keys. Each such step blocks for one response time-out at most, and takes
+    /// the server about a millisecond at most (4 ms for a queue of 10,000 callers). The iterator
+    /// then asks the processes of the holders for more facts; stopped and unreachable processes
+    /// delay the whole search by 250 ms at most.
+    ///
+    /// The search finds locks of all kinds, and returns each lock once, with the queue of a fair
+    /// lock or a queue lock. It recognizes a lock by the fields of its hash, and leaves out names
+    /// that are invalid or not UTF-8. It does not find semaphores and latches. The iterator keeps
+    /// the keys of all locks that it has found in memory.
+    ///
+    /// A lock that is held during the whole search is returned. Exception: the search may miss a
+    /// lock after a fail-over, or if the slot of the lock moves to another server during the
+    /// search. A lock that is taken or released during the search may be returned or not.
+    ///
+    /// # Errors
+    /// - [`is_configuration`](crate::Error::is_configuration) if the pattern is empty, has control
+    ///   characters, or is longer than 256 bytes.
+    /// - [`is_closed`](crate::Error::is_closed) after [`close`](Client::close).
+    /// - The iterator returns the errors of [`Lock::holder`](crate::Lock::holder). An error ends
+    ///   the iterator.
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// for lock in client.locks("orders:*")? {
+    ///     let lock = lock?;
+    ///     println!("{} is held by {:?}", lock.name(), lock.holders());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn locks(&self, pattern: impl AsRef<str>) -> Result<Locks> {
+        Locks::new(Arc::clone(&self.engine), pattern.as_ref())
+    }
+
+    /// Returns the lock with this name, of any kind, or `None` if it is free.
+    ///
+    /// Has the facts of [`locks`](Client::locks), and needs no search. `None` also while callers
+    /// wait for a free lock, for a hash of another program, and for the name of a semaphore or a
+    /// latch.
+    ///
+    /// Blocks until the servers answer, for one response time-out at most. Two round trips, the
+    /// first to all nodes of a cluster at the same time; one if the lock is free. Then asks the
+    /// processes of the holders for more facts, as [`Lock::holders`](crate::Lock::holders) does.
+    ///
+    /// # Errors
+    /// The errors of [`Lock::holder`](crate::Lock::holder).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// if let Some(lock) = client.lock_info("orders:42")? {
+    ///     println!("{} is held by {:?}", lock.kind(), lock.holders());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn lock_info(&self, name: impl Into<String>) -> Result<Option<LockInfo>> {
+        let name = name.into();
+        let mut watch = self.watch_locks([name.clone()])?;
+        let looked = watch.look().map_err(|error| error.with_lock_name(name));
+        Ok(looked?.pop().flatten())
+    }
+
+    /// Returns a value for repeated looks at the locks with these names. No round trip.
+    ///
+    /// [`LockWatch::look`] states what a look costs. The locks may be of any kind, and a name may
+    /// occur several times.
+    ///
+    /// # Errors
+    /// - [`is_invalid_name`](crate::Error::is_invalid_name) if a name cannot be used.
+    /// - [`is_closed`](crate::Error::is_closed) after [`close`](Client::close).
+    pub fn watch_locks(
+        &self,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<LockWatch> {
+        LockWatch::new(Arc::clone(&self.engine), names.into_iter().map(Into::into))
+    }
+
+    /// Frees the lock with this name regardless of kind and holder; returns whether it was held.
+    ///
+    /// For repairs by hand. As [`Lock::force_unlock`](crate::Lock::force_unlock), without the need
+    /// to know the kind: frees all holders of a lock with several, both sides of a read-write lock,
+    /// and the rest of a minimum hold, and wakes the waiters of the kind. Leaves a hash of another
+    /// program, a semaphore and a latch as they are, and returns `false` for these.
+    ///
+    /// Looks at the lock and then frees it, each in one round trip; one round trip if the lock is
+    /// free; two more if the lock has changed from readers to a writer, or back, in between. Blocks
+    /// until the server answers, for one response time-out at most. If another caller gets the lock
+    /// between the two steps, that caller loses it. A caller of a fair lock that joins an empty
+    /// queue between the steps notices the free lock at its next poll. Copies and lost answers are
+    /// as in [`Lock::force_unlock`](crate::Lock::force_unlock).
+    ///
+    /// # Errors
+    /// The errors of [`Lock::is_locked`](crate::Lock::is_locked).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let was_held = client.force_unlock("orders:42")?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn force_unlock(&self, name: impl Into<String>) -> Result<bool> {
+        force_unlock::force_unlock(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Audits all servers of the deployment now; returns all findings.
+    ///
+    /// [`Builder::audit_policy`](crate::Builder::audit_policy) lists the findings, and does not
+    /// matter here: each call audits every server, and neither logs findings nor passes them to
+    /// event listeners. With Sentinel the call audits the master, with a cluster all nodes that
+    /// serve slots. Facts that the user may not read cause no finding.
+    ///
+    /// Blocks for one response time-out per server at most. One round trip per server, one server
+    /// after the other; one more without a cluster. A node of a cluster that does not answer is a
+    /// finding too, and the call goes on with the other nodes.
+    ///
+    /// # Errors
+    /// - The errors of [`ping`](Client::ping), if no server answers.
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// for finding in client.audit()? {
+    ///     println!("{}: {}", finding.server, finding.text);
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn audit(&self) -> Result<Vec<AuditFinding>> {
+        self.engine.audit()
+    }
+}

@@ -1,0 +1,165 @@
+//! [`LockWatch`]: repeated looks at locks with known names.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::holder::HolderInfo;
+use super::info::LockInfo;
+use super::live::LiveSession;
+use super::query::{self, ClientRecords, Inspector};
+use crate::command::name::Name;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::pool::Target;
+use crate::util::clock::{self, Moment};
+
+/// The time after which a client without a record is looked up again.
+const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The number of records above which those of clients that were not seen are dropped.
+const MAX_RECORDS: usize = 1024;
+
+/// Repeated looks at a fixed set of locks, each with its holders and waiting callers.
+///
+/// Returned by [`Client::watch_locks`](crate::Client::watch_locks). For programs that show what
+/// happens to locks. A watch changes nothing and delays no caller: it never subscribes to the
+/// channel of a lock, because holders would take the subscriber for a waiting process and yield to
+/// it.
+///
+/// A look finds the state at one moment. [`LockInfo::token`] and [`HolderInfo::acquired`] tell of
+/// holds between two looks.
+///
+/// The watch keeps a connection for the answers of the holders' processes, and the facts about
+/// their clients. It keeps the client running.
+///
+/// ```no_run
+/// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+/// let mut watch = client.watch_locks(["orders:42", "orders:43"])?;
+/// for _ in 0..10 {
+///     for (name, lock) in ["orders:42", "orders:43"].iter().zip(watch.look()?) {
+///         println!("{name} is held by {:?}", lock.as_ref().map(|lock| lock.holders()));
+///     }
+///     std::thread::sleep(std::time::Duration::from_millis(250));
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "a watch does nothing until look() is called"]
+pub struct LockWatch {
+    engine: Arc<Engine>,
+    /// The names, each once.
+    names: Vec<Name>,
+    /// The position in `names` of each name that the caller gave.
+    given: Vec<usize>,
+    records: ClientRecords,
+    /// The moment from which clients without a record are looked up again.
+    next_lookup: Moment,
+    session: LiveSession,
+}
+
+impl fmt::Debug for LockWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.given.iter().map(|at| self.names[*at].given());
+        f.debug_struct("LockWatch").field("names", &Vec::from_iter(names)).finish_non_exhaustive()
+    }
+}
+
+impl LockWatch {
+    /// Returns a watch of these names. No round trip.
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        given: impl Iterator<Item = String>,
+    ) -> Result<LockWatch> {
+        engine.check_open()?;
+        let mut watch = LockWatch {
+            names: Vec::new(),
+            given: Vec::new(),
+            records: ClientRecords::new(),
+            next_lookup: Moment::START,
+            session: LiveSession::open(&engine),
+            engine,
+        };
+        let mut positions = HashMap::new();
+        for given in given {
+            let at = *positions.entry(given.clone()).or_insert(watch.names.len());
+            if at == watch.names.len() {
+                watch.names.push(watch.name(given.into())?);
+            }
+            watch.given.push(at);
+        }
+        Ok(watch)
+    }
+
+    fn name(&self, given: Arc<str>) -> Result<Name> {
+        let name = Name::new(self.engine.name_prefix(), Arc::clone(&given));
+        name.map_err(|error| error.with_lock_name(given))
+    }
+
+    /// Returns the state of each lock, in the order of the names; `None` for a free lock.
+    ///
+    /// A look has the facts of [`Client::locks`](crate::Client::locks). All locks in one slot of a
+    /// cluster, up to 32, are read at the same moment; all locks of a single server, if they are no
+    /// more than 32.
+    ///
+    /// Blocks until the servers answer, for one response time-out at most. One round trip, to all
+    /// nodes of a cluster at the same time. One more for clients that no earlier look has seen;
+    /// clients without a [record](crate::Builder::announce) are looked up again once a second. Then
+    /// asks the processes of the holders for more facts. Processes without an answer delay the look
+    /// by 125 ms at most, and are not asked again for 1 s, later for up to 16 s. The same holds for
+    /// the connection that receives the answers, which the first look makes in up to 250 ms per
+    /// server that it tries.
+    ///
+    /// # Errors
+    /// The errors of [`Lock::holder`](crate::Lock::holder). The next look tries again.
+    pub fn look(&mut self) -> Result<Vec<Option<LockInfo>>> {
+        let engine = Arc::clone(&self.engine);
+        engine.check_open()?;
+        let _active = engine.begin_call();
+        let limit = engine.limit(engine.response_limit());
+        engine.wait_until_ready(&limit)?;
+        let inspector = Inspector::new(&engine, &limit);
+        let mut found = Vec::new();
+        let mut positions = Vec::with_capacity(self.names.len());
+        let states = inspector.look(&self.names, self.behind_release())?;
+        for (name, state) in self.names.iter().zip(states) {
+            positions.push(state.is_some().then_some(found.len()));
+            found.extend(state.map(|(state, count)| LockInfo::new(name, &state, count)));
+        }
+        self.add_facts(&inspector, &mut found)?;
+        let lock = |at: &usize| Some(found[positions[*at]?].clone());
+        Ok(self.given.iter().map(lock).collect())
+    }
+
+    /// Returns the connection of an unanswered release of this process, which a look follows.
+    fn behind_release(&self) -> Target {
+        let release = |name: &Name| self.engine.known_local(name.key())?.unanswered_release();
+        Target::prefer(self.names.iter().find_map(release))
+    }
+
+    /// Adds the records of the clients, and the answers of the running processes.
+    fn add_facts(&mut self, inspector: &Inspector<'_>, found: &mut [LockInfo]) -> Result<()> {
+        self.forget_records(found);
+        let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
+        inspector.add_records(&mut self.records, people)?;
+        self.session.begin_query();
+        query::add_details(&mut self.session, self.engine.name_prefix(), found);
+        Ok(())
+    }
+
+    /// Forgets clients without a record once in a while, and clients that are gone if there are
+    /// many.
+    fn forget_records(&mut self, found: &mut [LockInfo]) {
+        let now = clock::now();
+        if self.next_lookup <= now {
+            self.next_lookup = now + RECORD_INTERVAL;
+            self.records.retain(|_, record| record.is_some());
+        }
+        if self.records.len() > MAX_RECORDS {
+            let seen = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
+            let seen: BTreeSet<_> =
+                seen.filter_map(|holder| HolderInfo::client_id(holder)).collect();
+            self.records.retain(|client, _| seen.contains(client));
+        }
+    }
+}

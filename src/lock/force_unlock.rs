@@ -1,0 +1,63 @@
+//! [`Client::force_unlock`](crate::Client::force_unlock): frees a lock of an unknown kind.
+//!
+//! A look finds the kind, as far as the data tells it, and the script of that kind frees the lock,
+//! on the same connection:
+//!
+//! | data | script | reason |
+//! | --- | --- | --- |
+//! | a mode | of that side | the script does nothing if the mode has changed: look again |
+//! | the queue of a fair lock | fair | notifies the first in that queue |
+//! | a token counter, or the queue of a queue lock | queue | grants the lock to a waiter, or publishes as for a fenced lock |
+//! | anything else | plain | also for named holders; waiters of a spin lock poll |
+//!
+//! The command must not run twice. It follows the look on its connection, as in
+//! `handle/queries.rs`.
+
+use std::sync::Arc;
+
+use super::handle::SharedHandle;
+use crate::acquire::LockContext;
+use crate::cancel::Limit;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::events::Kind;
+use crate::inspect::query::Inspector;
+use crate::kind::rules::{self, LockRules, ReleaseReply};
+use crate::kind::{Fair, Plain, Queued, Read, Write};
+use crate::pool::Target;
+
+/// Frees the lock with this name, whatever its kind; returns whether it was held.
+pub(crate) fn force_unlock(engine: Arc<Engine>, name: String) -> Result<bool> {
+    let handle = SharedHandle::new(engine, name, Kind::default());
+    handle.run(handle.response_limit(), free)
+}
+
+/// Looks, and frees what the look has found, until the lock is free. The limit ends the loop.
+fn free(context: &LockContext, limit: &Limit<'_>) -> Result<bool> {
+    let LockContext { engine, local } = context;
+    let inspector = Inspector::new(engine, limit);
+    let mut target = Target::prefer(local.unanswered_release());
+    while let Some((kind, connection)) = inspector.kind(local.name(), target)? {
+        // Listed before the lock is freed: a later holder in this process keeps its hold.
+        let held = local.holds();
+        let command = rules_for(kind).force_unlock(local.name());
+        let reply = engine.router.call(command, Target::Only(connection), limit)?;
+        if rules::read_release(reply.value)? != ReleaseReply::NotHeld {
+            held.iter().for_each(|hold| local.lose(hold));
+            return Ok(true);
+        }
+        target = Target::Prefer(connection);
+    }
+    Ok(false)
+}
+
+/// Returns the rules whose script frees a lock with such data, and wakes its waiters.
+fn rules_for(kind: Kind) -> &'static dyn LockRules {
+    match kind {
+        Kind::Read => &Read,
+        Kind::Write => &Write,
+        Kind::Fair => &Fair,
+        Kind::Fenced | Kind::Queued => &Queued,
+        _ => &Plain,
+    }
+}

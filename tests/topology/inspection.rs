@@ -1,0 +1,142 @@
+//! Looks at locks with known names, and releases by force, in clusters and after fail-overs.
+
+use crate::harness::replicated::MASTER;
+use crate::harness::{Cluster, Replicated, eventually, exists, in_time};
+use leasehold::{CancelToken, Client, Guard, LockInfo, LockWatch, Sharding};
+use std::thread;
+use std::time::Duration;
+
+/// A poll interval after the end of any test: only messages wake a waiting caller.
+const NEVER: Duration = Duration::from_secs(120);
+
+fn look(watch: &mut LockWatch) -> Vec<LockInfo> {
+    watch.look().expect("an answer").into_iter().map(|it| it.expect("held")).collect()
+}
+
+/// Watches locks on all nodes, and frees them by force; each has a waiting caller.
+fn shows_and_frees_locks_of_all_nodes(sharding: Sharding) {
+    let cluster = Cluster::start(3, 0);
+    let builder = || Client::builder().cluster(cluster.urls()).sharding(sharding);
+    let holding = builder().build().expect("the cluster is well");
+    let waiting = builder().poll_interval(NEVER).build().expect("the cluster is well");
+    let looking = builder().build_lazily().expect("no connection");
+    let names: Vec<String> = (0..12).map(|number| format!("lock {number}")).collect();
+    let nodes = names.iter().map(|name| cluster.owner_of(name).port());
+    assert_eq!(nodes.collect::<std::collections::BTreeSet<_>>().len(), 3, "on all nodes");
+    let guards = names.iter().map(|name| holding.lock(name).lock_owned().expect("free"));
+    let guards: Vec<_> = guards.collect();
+
+    let mut watch = looking.watch_locks(names.clone()).expect("good names");
+    eventually("the process answers for all locks", || {
+        let found = look(&mut watch);
+        found.iter().all(|lock| lock.holders()[0].acquired() == Some(1))
+    });
+    let found = look(&mut watch);
+    assert_eq!(found.iter().map(LockInfo::name).collect::<Vec<_>>(), names);
+    assert!(found.iter().all(|lock| lock.holders()[0].client_id() == Some(holding.id())));
+
+    thread::scope(|scope| {
+        let wait = |name: &String| {
+            let lock = waiting.lock(name);
+            scope.spawn(move || lock.lock().and_then(Guard::unlock))
+        };
+        let waiters: Vec<_> = names.iter().map(wait).collect();
+        eventually("one process waits for each", || {
+            look(&mut watch).iter().all(|lock| lock.waiting().processes() == 1)
+        });
+        for name in &names {
+            let lock = looking.lock_info(name).expect("an answer").expect("held");
+            assert_eq!(lock.waiting().processes(), 1);
+            assert!(looking.force_unlock(name).expect("an answer"), "{name}");
+        }
+        for waiter in waiters {
+            in_time("the waiter gets the lock", waiter).expect("the lock");
+        }
+    });
+    eventually("all are free", || watch.look().expect("an answer").iter().all(Option::is_none));
+    assert!(!looking.force_unlock(&names[0]).expect("an answer"));
+    drop(guards);
+}
+
+#[test]
+fn locks_of_all_masters_are_shown_and_freed_with_plain_messages() {
+    shows_and_frees_locks_of_all_nodes(Sharding::Off);
+}
+
+#[test]
+fn locks_of_all_masters_are_shown_and_freed_with_the_messages_of_the_cluster() {
+    shows_and_frees_locks_of_all_nodes(Sharding::Auto);
+}
+
+#[test]
+fn kinds_with_more_keys_are_shown_and_freed_in_a_cluster() {
+    let cluster = Cluster::start(3, 0);
+    let client = || Client::builder().cluster(cluster.urls()).build().expect("the cluster is well");
+    let (holding, looking) = (client(), client());
+    let stop = CancelToken::new();
+    thread::scope(|scope| {
+        holding.queue_lock("queued").lock().expect("free").detach();
+        holding.fair_lock("fair").lock().expect("free").detach();
+        holding.rw_lock("read").read().expect("free").detach();
+        let queued = looking.queue_lock("queued").with_cancel(&stop);
+        let waiter = scope.spawn(move || queued.lock_owned().map(drop));
+        let look = |name: &str| looking.lock_info(name).expect("an answer").expect("held");
+        eventually("a caller waits", || look("queued").waiting().queue().len() == 1);
+        assert!(look("queued").token().is_some());
+        assert_eq!(look("read").kind(), "read lock");
+        for name in ["queued", "fair", "read"] {
+            assert!(looking.force_unlock(name).expect("an answer"), "{name}");
+        }
+        in_time("the caller gets the lock", waiter).expect("the lock");
+        for name in ["queued", "fair", "read"] {
+            let free = || looking.lock_info(name).expect("an answer").is_none();
+            eventually("the lock is free", free);
+        }
+    });
+}
+
+#[test]
+fn a_watch_goes_on_while_a_slot_moves() {
+    let cluster = Cluster::start(2, 0);
+    let client = Client::builder().cluster(cluster.urls()).build().expect("the cluster is well");
+    let names: Vec<String> = (0..4).map(|number| format!("{{moving}}{number}")).collect();
+    let guards = names.iter().map(|name| client.lock(name).lock_owned().expect("free"));
+    let guards: Vec<_> = guards.collect();
+    let mut watch = client.watch_locks(names.clone()).expect("good names");
+    assert_eq!(look(&mut watch).len(), 4);
+    let slot = cluster.slot_of("{moving}");
+    let old = cluster.owner_of("{moving}");
+    let new = cluster.nodes().iter().find(|node| node.port() != old.port()).expect("two nodes");
+    cluster.begin_migration(slot, new);
+    let port = new.port().to_string();
+    let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS", &names[0], &names[1]];
+    old.ask::<()>(&head);
+    assert_eq!(look(&mut watch).len(), 4, "half of the keys have moved");
+    cluster.migrate(slot, new);
+    assert_eq!(look(&mut watch).len(), 4);
+    drop(guards);
+}
+
+#[test]
+fn a_watch_follows_the_master_after_a_fail_over() {
+    let servers = Replicated::start(1, 3);
+    let builder = || Client::builder().sentinel(MASTER, servers.sentinel_urls());
+    let holding = builder().build().expect("there is a master");
+    let looking = builder().build_lazily().expect("no connection");
+    let mut watch = looking.watch_locks(["a"]).expect("a good name");
+    assert!(watch.look().expect("an answer")[0].is_none());
+    let guard = holding.lock("a").lock().expect("free");
+    let answers = |watch: &mut LockWatch| {
+        let found = watch.look().ok().and_then(|mut found| found.pop().flatten());
+        found.is_some_and(|lock| lock.holders().iter().any(|it| it.acquired() == Some(1)))
+    };
+    eventually("the process answers", || answers(&mut watch));
+    // A fail-over may lose what no replica has yet.
+    eventually("the replica has the lock", || exists(servers.replicas()[0], "a"));
+    let new = servers.fail_over();
+    new.reset_stats();
+    eventually("the process answers by the new master", || {
+        answers(&mut watch) && new.calls("publish") > 0 && new.calls("pubsub|numsub") > 0
+    });
+    drop(guard);
+}
