@@ -40,6 +40,7 @@ impl Identity {
 
     /// Adds facts about the same process.
     pub(crate) fn add_process(&mut self, other: &Identity) {
+        fill(&mut self.client, &other.client);
         fill(&mut self.host, &other.host);
         fill(&mut self.pid, &other.pid);
         fill(&mut self.program, &other.program);

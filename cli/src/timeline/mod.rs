@@ -5,6 +5,8 @@
 //! `picture` draws it, `output` writes it.
 
 mod events;
+#[cfg(test)]
+mod fixtures;
 mod identity;
 mod observation;
 mod output;

@@ -197,3 +197,144 @@ impl Recorder {
         lock
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use Happening::{
+        Acquired, Expired, Left, Lost, Outage as NoAnswer, Recovered, Released, Waiting,
+    };
+
+    use super::*;
+    use crate::timeline::fixtures::{event, of_thread};
+
+    /// Returns the spans of the events between 0 and 10 seconds as
+    /// `(activity, from, until, begun_before, unfinished)`.
+    fn spans(events: &[LockEvent]) -> Vec<(Activity, f64, f64, bool, bool)> {
+        let recorded = record(events, Window { from: 0.0, until: 10.0 }, &[]);
+        let spans = recorded.actors.iter().flat_map(|actor| &actor.spans);
+        spans.map(|it| (it.activity, it.from, it.until, it.begun_before, it.unfinished)).collect()
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_hold_and_the_hold_with_the_release() {
+        // The order of the events does not matter.
+        let events =
+            [event(5.0, Released, "c:1"), event(1.0, Waiting, "c:1"), event(2.0, Acquired, "c:1")];
+        let expected =
+            [(Activity::Wait, 1.0, 2.0, false, false), (Activity::Hold, 2.0, 5.0, false, false)];
+        assert_eq!(spans(&events), expected);
+    }
+
+    #[test]
+    fn a_wait_without_the_lock_ends_when_its_caller_leaves() {
+        let events = [event(1.0, Waiting, "c:1"), event(4.0, Left, "c:1")];
+        assert_eq!(spans(&events), [(Activity::Wait, 1.0, 4.0, false, false)]);
+    }
+
+    #[test]
+    fn an_expired_hold_is_lost_and_its_holder_may_notice_later() {
+        let acquired = event(1.0, Acquired, "c:1");
+        let lost = (Activity::LostHold, 1.0, 3.0, false, false);
+        let events = [acquired.clone(), event(3.0, Expired, "c:1"), event(4.0, Lost, "c:1")];
+        assert_eq!(spans(&events), [lost]);
+        let recorded = record(&events, Window { from: 0.0, until: 10.0 }, &[]);
+        assert_eq!(recorded.actors[0].noticed, [4.0]);
+        assert_eq!(spans(&[acquired, event(3.0, Lost, "c:1")]), [lost]);
+    }
+
+    #[test]
+    fn spans_reach_over_the_ends_of_the_observation() {
+        let present = LockEvent { present: true, ..event(0.0, Acquired, "c:1") };
+        let events = [
+            present,
+            event(1.0, Released, "c:1"),
+            LockEvent { held: Some(0.5), ..event(2.0, Released, "c:2") },
+            event(3.0, Released, "c:3"),
+            event(8.0, Acquired, "c:4"),
+            event(9.0, Waiting, "c:5"),
+        ];
+        let expected = [
+            (Activity::Hold, 0.0, 1.0, true, false),
+            (Activity::Hold, 0.0, 3.0, true, false),
+            (Activity::Hold, 1.5, 2.0, false, false),
+            (Activity::Hold, 8.0, 10.0, false, true),
+            (Activity::Wait, 9.0, 10.0, false, true),
+        ];
+        assert_eq!(spans(&events), expected);
+    }
+
+    #[test]
+    fn a_span_outside_the_window_is_cut_or_left_out() {
+        let events = [
+            event(-3.0, Acquired, "c:1"),
+            event(-2.0, Released, "c:1"),
+            event(-1.0, Acquired, "c:2"),
+            event(1.0, Released, "c:2"),
+        ];
+        assert_eq!(spans(&events), [(Activity::Hold, 0.0, 1.0, true, false)]);
+    }
+
+    #[test]
+    fn a_hand_off_goes_on_in_the_row_of_the_next_thread() {
+        let of = |at, event, thread: &str| LockEvent {
+            owner: Some("c:1".into()),
+            ..of_thread(at, event, 7, thread)
+        };
+        let events = [
+            of(1.0, Acquired, "x"),
+            of(2.0, Released, "x"),
+            of(2.0, Acquired, "y"),
+            of(3.0, Released, "y"),
+        ];
+        let recorded = record(&events, Window { from: 0.0, until: 10.0 }, &[]);
+        let reach = |actor: &Actor| (actor.spans[0].from, actor.spans[0].until);
+        assert_eq!(recorded.actors.iter().map(reach).collect::<Vec<_>>(), [(1.0, 2.0), (2.0, 3.0)]);
+    }
+
+    #[test]
+    fn the_wait_of_an_unknown_thread_is_that_of_the_later_holder() {
+        let mut waiting = of_thread(1.0, Waiting, 7, "x");
+        waiting.thread = None;
+        let events = [waiting, of_thread(2.0, Acquired, 7, "x"), of_thread(3.0, Released, 7, "x")];
+        let recorded = record(&events, Window { from: 0.0, until: 10.0 }, &[]);
+        assert_eq!(recorded.actors.len(), 1);
+        assert_eq!(recorded.actors[0].spans.len(), 2);
+    }
+
+    #[test]
+    fn waiting_processes_are_levels_and_unseen_holds_are_counted() {
+        let level = |at, event, processes| LockEvent {
+            at,
+            event,
+            name: "a".into(),
+            processes: Some(processes),
+            ..LockEvent::default()
+        };
+        let unseen = LockEvent { holds: Some(4), ..event(1.0, Acquired, "c:1") };
+        let events = [unseen, level(1.0, Waiting, 1), level(2.0, Waiting, 3), level(4.0, Left, 0)];
+        let recorded = record(&events, Window { from: 0.0, until: 10.0 }, &[]);
+        let levels = recorded.levels[&0].iter().map(|it| (it.from, it.until, it.processes));
+        assert_eq!(levels.collect::<Vec<_>>(), [(1.0, 2.0, 1), (2.0, 4.0, 3), (4.0, 10.0, 0)]);
+        assert_eq!(recorded.unseen, 3);
+    }
+
+    #[test]
+    fn an_outage_of_several_locks_is_one() {
+        let on = |name: &str, at, event| LockEvent {
+            at,
+            event,
+            name: name.into(),
+            ..LockEvent::default()
+        };
+        let events = [
+            on("a", 1.0, NoAnswer),
+            on("b", 1.0, NoAnswer),
+            on("a", 2.0, Recovered),
+            on("b", 2.0, Recovered),
+            on("a", 8.0, NoAnswer),
+        ];
+        let recorded = record(&events, Window { from: 0.0, until: 10.0 }, &[]);
+        let times = recorded.outages.iter().map(|it| (it.from, it.until));
+        assert_eq!(times.collect::<Vec<_>>(), [(1.0, 2.0), (8.0, 10.0)]);
+    }
+}

@@ -157,3 +157,92 @@ fn lanes(spans: Vec<Span>) -> Vec<Vec<Span>> {
     }
     lanes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::event::Happening;
+    use crate::timeline::fixtures::{event, hold, of_thread, timeline};
+
+    #[test]
+    fn processes_and_threads_are_in_natural_order() {
+        let events: Vec<LockEvent> = [(9, "w-10"), (9, "w-2"), (80, "main"), (8, "x")]
+            .into_iter()
+            .flat_map(|(pid, thread)| hold(f64::from(pid), 100.0, pid, thread))
+            .collect();
+        let timeline = timeline(&events);
+        let threads = |process: &Process| {
+            process.rows.iter().map(|row| row.thread.clone()).collect::<Vec<_>>().join(" ")
+        };
+        let rows: Vec<_> =
+            timeline.processes.iter().map(|it| (it.identity.pid, threads(it))).collect();
+        let expected = [(Some(8), "x"), (Some(9), "w-2 w-10"), (Some(80), "main")];
+        assert_eq!(rows, expected.map(|(pid, threads)| (pid, threads.to_owned())));
+    }
+
+    #[test]
+    fn numbers_in_texts_count() {
+        let mut texts = ["b", "a10", "a9b", "a9", "", "10", "9", "a", "a9b2", "é"];
+        texts.sort_by(|a, b| natural(a, b));
+        assert_eq!(texts, ["", "a", "a9", "a9b", "a9b2", "a10", "b", "é", "9", "10"]);
+    }
+
+    #[test]
+    fn holds_at_the_same_time_are_in_lanes() {
+        let mut events: Vec<LockEvent> = hold(0.0, 4.0, 7, "x").into();
+        for (from, until, name) in
+            [(1.0, 2.0, "b"), (2.0, 3.0, "c"), (2.5, 5.0, "d"), (5.0, 6.0, "b")]
+        {
+            events
+                .extend(hold(from, until, 7, "x").map(|it| LockEvent { name: name.into(), ..it }));
+        }
+        let timeline = timeline(&events);
+        let row = &timeline.processes[0].rows[0];
+        let lanes: Vec<Vec<f64>> =
+            row.lanes.iter().map(|lane| lane.iter().map(|span| span.from).collect()).collect();
+        assert_eq!(lanes, [vec![0.0, 5.0], vec![1.0, 2.0], vec![2.5]]);
+    }
+
+    #[test]
+    fn a_process_has_its_label_else_its_program_else_its_client() {
+        let mut events = vec![
+            of_thread(0.0, Happening::Acquired, 1, "x"),
+            of_thread(0.0, Happening::Acquired, 2, "x"),
+            event(0.0, Happening::Acquired, "client:3"),
+            event(0.0, Happening::Acquired, "other"),
+        ];
+        events[1].label = Some("label".into());
+        let timeline = timeline(&events);
+        let mut names: Vec<&str> = timeline.processes.iter().map(Process::name).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["client", "label", "program", "unknown process"]);
+    }
+
+    #[test]
+    fn the_number_of_rows_is_bounded() {
+        let pids = 0..MOST_ROWS as u32 + 7;
+        let events: Vec<LockEvent> =
+            pids.flat_map(|pid| hold(f64::from(pid), 1e6, pid, "x")).collect();
+        let timeline = timeline(&events);
+        assert_eq!((timeline.rows().count(), timeline.left_out), (MOST_ROWS, 7));
+    }
+
+    #[test]
+    fn a_mark_is_about_one_process() {
+        let timeline = timeline(&[hold(0.0, 1.0, 7, "x"), hold(0.0, 1.0, 8, "x")].concat());
+        let mark = |host: Option<&str>, pid| Mark {
+            at: 0.0,
+            text: String::new(),
+            host: host.map(str::to_owned),
+            pid,
+        };
+        let marked = |mark: &Mark| {
+            let marked = timeline.processes.iter().filter(|it| it.is_marked_by(mark));
+            marked.filter_map(|it| it.identity.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(marked(&mark(None, Some(7))), [7]);
+        assert_eq!(marked(&mark(Some("host"), Some(8))), [8]);
+        assert!(marked(&mark(Some("elsewhere"), Some(7))).is_empty());
+        assert!(marked(&mark(None, None)).is_empty());
+    }
+}

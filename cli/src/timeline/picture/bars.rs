@@ -63,7 +63,7 @@ impl Painter<'_> {
     ) -> Group {
         let group = lanes.iter().enumerate().fold(group, |group, (number, blocks)| {
             let (middle, height) = self.lane(place, number, lanes.len());
-            blocks.iter().fold(group, |group, block| group.add(self.block(block, middle, height)))
+            blocks.iter().fold(group, |group, block| self.block(group, block, middle, height))
         });
         row.noticed.iter().fold(group, |group, &at| {
             let text = format!("The loss was noticed at {}", self.time(at));
@@ -83,48 +83,48 @@ impl Painter<'_> {
         (top + sizes.lane / 2.0, sizes.bar.min(sizes.lane - 3.0))
     }
 
-    fn block(&self, block: &Block, middle: f64, height: f64) -> Group {
+    fn block(&self, group: Group, block: &Block, middle: f64, height: f64) -> Group {
         let (from, until) = block.reach();
         let (left, right) = (self.layout.scale.x(from), self.layout.scale.x(until));
         let bar = Bar { left, right, middle, height };
         match block {
-            Block::Many(crowd) => self.crowd(crowd, &bar),
+            Block::Many(crowd) => self.crowd(group, crowd, &bar),
             Block::One(span) => match span.activity {
-                Activity::Wait => self.wait(span, &bar),
-                Activity::Hold => self.hold(span, &bar),
-                Activity::LostHold => self.lost(span, &bar),
+                Activity::Wait => self.wait(group, span, &bar),
+                Activity::Hold => self.hold(group, span, &bar),
+                Activity::LostHold => self.lost(group, span, &bar),
             },
         }
     }
 
-    fn wait(&self, span: &Span, bar: &Bar) -> Group {
+    fn wait(&self, group: Group, span: &Span, bar: &Bar) -> Group {
         let fill = format!("url(#wait{})", colour(span.lock));
         let shape = bar.thin(WAIT).rect("wait", LEAST_WAIT).set("fill", fill);
         let time = duration(span.until - span.from);
         let name = &self.locks[span.lock];
         let text = format!("Waited {time} for {name}, from {}", self.time(span.from));
-        Group::new().add(shape.add(tooltip(&text)))
+        group.add(shape.add(tooltip(&text)))
     }
 
-    fn hold(&self, span: &Span, bar: &Bar) -> Group {
+    fn hold(&self, group: Group, span: &Span, bar: &Bar) -> Group {
         let number = colour(span.lock);
         let class = format!("lock{number}");
         let shape = bar.rect(&class, LEAST_HOLD).set("rx", 2).add(tooltip(&self.held(span)));
-        let group = self.ends(Group::new().add(shape), span, bar, &class);
+        let group = self.ends(group.add(shape), span, bar, &class);
         self.name(group, span, bar, &format!("on{number}"))
     }
 
-    fn lost(&self, span: &Span, bar: &Bar) -> Group {
+    fn lost(&self, group: Group, span: &Span, bar: &Bar) -> Group {
         let text = format!("{}; lost at {}", self.held(span), self.time(span.until));
         let shape = bar.rect("lost-edge", LEAST_HOLD).set("fill", "url(#lost)");
-        let group = Group::new().add(shape.add(tooltip(&text)));
+        let group = group.add(shape.add(tooltip(&text)));
         let group = self.ends(group, span, bar, "lost");
         let group = if self.locks.len() > 1 { group.add(strip(span.lock, bar)) } else { group };
         cross(group, bar.right, bar.middle)
     }
 
     /// Draws many short spans as one shape.
-    fn crowd(&self, crowd: &Crowd, bar: &Bar) -> Group {
+    fn crowd(&self, group: Group, crowd: &Crowd, bar: &Bar) -> Group {
         let colour = crowd.lock.map_or("mixed".to_owned(), |lock| colour(lock).to_string());
         let holds = crowd.holds + crowd.lost;
         let (part, least) = if holds > 0 { (1.0, LEAST_HOLD) } else { (WAIT, LEAST_WAIT) };
@@ -133,7 +133,7 @@ impl Painter<'_> {
             _ => format!("url(#crowd{colour})"),
         };
         let shape = bar.thin(part).rect("crowd", least).set("fill", fill);
-        let group = Group::new().add(shape.add(tooltip(&self.counts(crowd))));
+        let group = group.add(shape.add(tooltip(&self.counts(crowd))));
         if crowd.lost > 0 { cross(group, bar.right, bar.middle) } else { group }
     }
 
