@@ -206,10 +206,11 @@
 //!
 //! [`Lock::holder`] returns the holder of a lock with its host and process, [`Lock::holders`] all
 //! holders of a lock with several, [`Lock::waiting`] the waiting callers, and [`Client::locks`] all
-//! held locks whose names match a pattern. Any client of the same servers can ask. Holders of
-//! Redisson are included, with fewer facts. A query of the holders takes two round trips, and then
-//! asks their processes for more facts over a new connection. Acquires and releases cost no more
-//! because of these queries. They need [permissions][holder-permissions] of their own.
+//! held locks whose names match a pattern. [`Client::lock_info`] looks at one lock of any kind,
+//! [`Client::watch_locks`] repeatedly at several. Any client of the same servers can ask. Holders
+//! of Redisson are included, with fewer facts. A query of the holders takes two round trips, and
+//! then asks their processes for more facts over a new connection. Acquires and releases cost no
+//! more because of these queries. They need [permissions][holder-permissions] of their own.
 //!
 //! [holder-permissions]: https://docs.rs/crate/leasehold/latest/source/docs/permissions.md
 //!

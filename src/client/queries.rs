@@ -20,10 +20,12 @@ impl Client {
     /// Makes no round trip itself, except that a lazily built client of a cluster discovers the
     /// nodes. The returned iterator asks one server after the other, whenever it needs more locks:
     /// one round trip (`SCAN`) for about 32 keys of the server, and about three more if there are
-    /// locks among these keys. Each such step blocks for one response time-out at most, and takes
-    /// the server about a millisecond at most (4 ms for a queue of 10,000 callers). The iterator
-    /// then asks the processes of the holders for more facts; stopped and unreachable processes
-    /// delay the whole search by 250 ms at most.
+    /// locks among these keys. Each such page takes the server about a millisecond at most (4 ms
+    /// for a queue of 10,000 callers). The first step of the iterator reads one page, later steps
+    /// up to eight. A step blocks for one response time-out and 50 ms at most. The iterator then
+    /// asks the processes of the holders for more facts; stopped and unreachable processes delay
+    /// the whole search by 250 ms at most. A search that finds 10,000 held locks takes the server
+    /// about 0.15 s of processor time.
     ///
     /// The search finds locks of all kinds, and returns each lock once, with the queue of a fair
     /// lock or a queue lock. It recognizes a lock by the fields of its hash, and leaves out names

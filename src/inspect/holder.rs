@@ -212,13 +212,14 @@ impl HolderInfo {
 
     /// Returns the number of holds of this name that the holder's client has had so far.
     ///
-    /// Counts each grant by the server and each hand-off within the process, of all kinds of lock
-    /// with this name together. The present hold counts, a re-entry does not. So the difference
-    /// between two looks is the number of holds that the client got in between, also if they were
-    /// too short for any look to see them. Exception: the client begins again at zero when it has
-    /// not used the name for a while, that is, without a handle, guard or waiting caller of this
-    /// name, after calls about 32 other names. `None` without an answer of the process, and if the
-    /// process has a version of leasehold that does not count.
+    /// Counts each grant by the server and each hand-off within the process, for all kinds of lock
+    /// with this name together. The present hold counts; a re-entry does not. The difference
+    /// between two looks is the number of holds that the client got in between, including those
+    /// that were too short for a look to see them.
+    ///
+    /// The count begins again at zero when the client has forgotten the name: it has no handle,
+    /// guard or waiting caller of this name, and has used more than 32 other names since. `None`
+    /// without an answer of the process, and if its version of leasehold does not count.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn acquired(&self) -> Option<u64> {
         self.acquired

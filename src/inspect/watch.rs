@@ -99,8 +99,9 @@ impl LockWatch {
     /// Returns the state of each lock, in the order of the names; `None` for a free lock.
     ///
     /// A look has the facts of [`Client::locks`](crate::Client::locks). All locks in one slot of a
-    /// cluster, up to 32, are read at the same moment; all locks of a single server, if they are no
-    /// more than 32.
+    /// cluster, or of a single server, are read at the same moment, if they are no more than 32.
+    ///
+    /// A look takes a server about 15 us per lock, without a break. For some hundreds of locks.
     ///
     /// Blocks until the servers answer, for one response time-out at most. One round trip, to all
     /// nodes of a cluster at the same time. One more for clients that no earlier look has seen;

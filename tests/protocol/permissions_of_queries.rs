@@ -29,6 +29,13 @@ fn look(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
+fn force(client: &Client) -> Result<(), Error> {
+    for name in ["orders:1", "orders:2"] {
+        assert!(client.force_unlock(name)?, "{name} is held");
+    }
+    Ok(())
+}
+
 /// Returns a server with a lock, a readers' lock and a record, and a user with these rules.
 fn server_and_client(words: &[&str]) -> (Server, Client) {
     let server = Server::start();
@@ -68,8 +75,9 @@ fn queries() -> Vec<(Vec<&'static str>, Vec<&'static str>, Query)> {
     let queued = vec!["~leasehold_queue:*"];
     let read = "~{orders:*".split(' ').collect();
     let of_semaphores = permissions_of("`Semaphore::holders`").concat();
-    let of_fair = "~redisson_lock_timeout:* +lindex +lpop +time +zrem +zscore";
-    let of_fair = of_fair.split(' ').collect();
+    let of_kinds = "~redisson_lock_timeout:* +lindex +lpop +time +zrem +zscore \
+                    &redisson_rwlock:* +hget";
+    let of_kinds = of_kinds.split_whitespace().collect();
     let semaphore = "~{orders:* +get +time +zcard +zcount +zrangebyscore".split(' ').collect();
     vec![
         (holders.clone(), vec![], |client| client.lock("orders:1").holder().map(drop)),
@@ -82,9 +90,7 @@ fn queries() -> Vec<(Vec<&'static str>, Vec<&'static str>, Query)> {
         (waiting[0].clone(), vec![], |client| client.latch("orders:4").waiting().map(drop)),
         (permissions_of("`Client::locks`").concat(), vec![], find_all),
         (permissions_of("`Client::lock_info`").concat(), vec![], look),
-        (permissions_of("`Client::force_unlock`").concat(), of_fair, |client| {
-            client.force_unlock("orders:1").map(drop)
-        }),
+        (permissions_of("`Client::force_unlock`").concat(), of_kinds, force),
     ]
 }
 

@@ -107,6 +107,11 @@ impl History {
         History { name: name.to_owned(), ..History::default() }
     }
 
+    /// Returns whether somebody holds the lock or waits for it, as far as is known.
+    pub(super) fn is_active(&self) -> bool {
+        !self.holds.is_empty() || !self.queue.is_empty() || self.processes > 0
+    }
+
     /// Returns the events since the last look. `None`: the lock is free.
     pub(super) fn compare(
         &mut self,

@@ -55,7 +55,9 @@ impl Observer {
         for history in self.locks.values_mut().filter(|it| it.last_seen != self.looks) {
             events.append(&mut history.compare(None, &moment));
         }
-        self.locks.retain(|_, history| self.looks - history.last_seen < MEMORY);
+        let looks = self.looks;
+        let is_recent = |history: &History| looks - history.last_seen < MEMORY;
+        self.locks.retain(|_, history| history.is_active() || is_recent(history));
         self.before = Some(look.begun);
         events.sort_by(|a, b| a.at.total_cmp(&b.at));
         events

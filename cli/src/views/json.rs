@@ -1,8 +1,9 @@
 //! The JSON of locks: all facts of the library, and ages.
 
-use leasehold::{HolderInfo, LockInfo};
+use leasehold::{HolderInfo, LockInfo, WaitingInfo};
 use serde::Serialize;
 
+use super::semaphore::SemaphoreInfo;
 use super::text::age;
 
 /// One lock: an element of `ls --json`.
@@ -17,6 +18,18 @@ pub(crate) struct LockView<'a> {
     remaining: Option<f64>,
     waiting: WaitingView<'a>,
     token: Option<u64>,
+}
+
+/// A semaphore: the object of `show --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct SemaphoreView<'a> {
+    name: &'a str,
+    kind: &'static str,
+    permits: i64,
+    in_use: u64,
+    holders: Vec<CallerView<'a>>,
+    age: Option<f64>,
+    waiting: WaitingView<'a>,
 }
 
 /// A holder, or a caller in a queue.
@@ -40,15 +53,36 @@ impl<'a> LockView<'a> {
             name: lock.name(),
             kind: lock.kind(),
             holders: callers(lock.holders()),
-            age: lock.holders().iter().filter_map(age).reduce(f64::max),
+            age: oldest(lock.holders()),
             remaining: lock.remaining().map(|left| left.as_secs_f64()),
-            waiting: WaitingView {
-                processes: lock.waiting().processes(),
-                queue: callers(lock.waiting().queue()),
-            },
+            waiting: WaitingView::of(lock.waiting()),
             token: lock.token(),
         }
     }
+}
+
+impl<'a> SemaphoreView<'a> {
+    pub(crate) fn of(semaphore: &'a SemaphoreInfo) -> SemaphoreView<'a> {
+        SemaphoreView {
+            name: &semaphore.name,
+            kind: "semaphore",
+            permits: semaphore.permits,
+            in_use: semaphore.in_use,
+            holders: callers(&semaphore.holders),
+            age: oldest(&semaphore.holders),
+            waiting: WaitingView::of(&semaphore.waiting),
+        }
+    }
+}
+
+impl<'a> WaitingView<'a> {
+    fn of(waiting: &'a WaitingInfo) -> WaitingView<'a> {
+        WaitingView { processes: waiting.processes(), queue: callers(waiting.queue()) }
+    }
+}
+
+fn oldest(holders: &[HolderInfo]) -> Option<f64> {
+    holders.iter().filter_map(age).reduce(f64::max)
 }
 
 fn callers(callers: &[HolderInfo]) -> Vec<CallerView<'_>> {

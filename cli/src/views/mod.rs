@@ -8,6 +8,7 @@ pub(crate) mod force;
 pub(crate) mod json;
 pub(crate) mod ls;
 pub(crate) mod print;
+mod semaphore;
 pub(crate) mod show;
 pub(crate) mod table;
 pub(crate) mod text;

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use leasehold::{HolderInfo, LockInfo, WaitingInfo};
+use leasehold::{Client, HolderInfo, LockInfo, WaitingInfo};
 
-use super::json::LockView;
+use super::json::{LockView, SemaphoreView};
 use super::print;
+use super::semaphore::SemaphoreInfo;
 use super::table::{self, Column};
 use super::text::{self, UNKNOWN};
 use crate::address::Server;
@@ -27,15 +28,34 @@ const QUEUE: [Column; 7] = [
 /// The width of the names of facts.
 const TITLES: usize = 14;
 
+/// The object of this name.
+enum Subject {
+    Lock(LockInfo),
+    Semaphore(SemaphoreInfo),
+    Free,
+}
+
 pub(crate) fn run(server: &Server, arguments: &ShowArgs, output: Output) -> Result<ExitCode> {
-    let lock = server.connect()?.lock_info(&arguments.name)?;
-    let shown = match (&lock, output) {
-        (lock, Output::Json) => print::json(&lock.as_ref().map(LockView::of))?,
-        (None, Output::Text) => format!("{} is free\n", text::printable(&arguments.name)),
-        (Some(lock), Output::Text) => describe(lock, table::terminal_width()),
+    let subject = find(&server.connect()?, &arguments.name)?;
+    let shown = match (&subject, output) {
+        (Subject::Lock(lock), Output::Json) => print::json(&LockView::of(lock))?,
+        (Subject::Lock(lock), Output::Text) => describe(lock, table::terminal_width()),
+        (Subject::Semaphore(it), Output::Json) => print::json(&SemaphoreView::of(it))?,
+        (Subject::Semaphore(it), Output::Text) => describe_semaphore(it),
+        (Subject::Free, Output::Json) => print::json(&())?,
+        (Subject::Free, Output::Text) => format!("{} is free\n", text::printable(&arguments.name)),
     };
     print::print(&shown)?;
-    Ok(if lock.is_some() { ExitCode::SUCCESS } else { Code::Negative.into() })
+    let is_free = matches!(subject, Subject::Free);
+    Ok(if is_free { Code::Negative.into() } else { ExitCode::SUCCESS })
+}
+
+fn find(client: &Client, name: &str) -> Result<Subject> {
+    if let Some(lock) = client.lock_info(name)? {
+        return Ok(Subject::Lock(lock));
+    }
+    let semaphore = SemaphoreInfo::find(client, name)?;
+    Ok(semaphore.map_or(Subject::Free, Subject::Semaphore))
 }
 
 /// Returns all facts about a lock.
@@ -50,12 +70,26 @@ fn describe(lock: &LockInfo, width: Option<usize>) -> String {
     ];
     let mut shown = lines(facts);
     for (number, holder) in lock.holders().iter().enumerate() {
-        shown += &format!("\nholder {}\n{}", number + 1, describe_holder(holder));
+        shown += &format!("\nholder {}\n{}", number + 1, describe_holder(holder, "  guards"));
     }
     let queue = lock.waiting().queue();
     if !queue.is_empty() {
         let rows: Vec<_> = queue.iter().enumerate().map(|(at, it)| queue_row(at, it)).collect();
         shown += &format!("\n{}", table::render(&QUEUE, &rows, width));
+    }
+    shown
+}
+
+/// Returns all facts about a semaphore.
+fn describe_semaphore(semaphore: &SemaphoreInfo) -> String {
+    let mut shown = lines([
+        ("name", Some(text::printable(&semaphore.name).into_owned())),
+        ("kind", Some("semaphore".to_owned())),
+        ("permits", Some(format!("{}, {} in use", semaphore.permits, semaphore.in_use))),
+        ("waiting", Some(waiting(&semaphore.waiting))),
+    ]);
+    for (number, holder) in semaphore.holders.iter().enumerate() {
+        shown += &format!("\nholder {}\n{}", number + 1, describe_holder(holder, "  permits"));
     }
     shown
 }
@@ -86,8 +120,8 @@ fn waiting(waiting: &WaitingInfo) -> String {
     }
 }
 
-/// Returns the known facts about a holder.
-fn describe_holder(holder: &HolderInfo) -> String {
+/// Returns the known facts about a holder. `counted` is the title of its count.
+fn describe_holder(holder: &HolderInfo, counted: &str) -> String {
     let fact = |fact: Option<&str>| fact.map(|it| text::printable(it).into_owned());
     let moment = |time| format!("{} local time", text::date_and_time(since_1970(time)));
     let since = holder.since().map(|time| {
@@ -107,7 +141,7 @@ fn describe_holder(holder: &HolderInfo) -> String {
         ("  thread", thread(holder)),
         ("  since", since),
         ("  lease left", Some(left(holder.remaining().map(|it| it.as_secs_f64())))),
-        ("  guards", Some(holder.count().to_string())),
+        (counted, Some(holder.count().to_string())),
         ("  waiting", holder.local_waiters().map(|count| format!("{count} in its process"))),
         ("  holds", holder.acquired().map(|count| format!("{count} of its process so far"))),
     ])

@@ -1,7 +1,9 @@
 //! The failures of the verbs: one line, an exit code, and never a password.
 
-use super::program::{Outcome, run};
+use super::program::{Outcome, Running, run};
 use crate::harness::Server;
+use crate::harness::holders::stage;
+use crate::harness::permissions::{DOCUMENT, rules_of_a_plain_lock};
 
 /// The verbs, with an argument each.
 const VERBS: [&[&str]; 5] = [&["ls"], &["show", "a"], &["watch", "a"], &["force", "a"], &["audit"]];
@@ -52,4 +54,49 @@ fn a_name_that_is_no_name_is_wrong_usage() {
     }
     fails(run(&["ls", "", "--url", &server.url()]), 64);
     fails(run(&["watch", "--url", &server.url()]), 64);
+}
+
+/// Returns the permissions of a query in the section about holder information.
+fn permissions_of(query: &str) -> impl Iterator<Item = &'static str> {
+    let (_, section) = DOCUMENT.split_once("## Holder information\n").expect("the section");
+    let start = section.find(&format!("- `{query}`")).expect("the query");
+    let item = section[start..].split("\n- ").next().unwrap_or_default();
+    let item = item.split("\n\n").next().unwrap_or_default();
+    let spans = item.split('`').skip(1).step_by(2).filter(|it| it.starts_with(['+', '~']));
+    spans.flat_map(str::split_whitespace)
+}
+
+#[test]
+fn the_documented_permissions_suffice() {
+    let verbs: [(&[&str], &[&str]); 4] = [
+        (&["ls", "orders:*"], &["Client::locks"]),
+        (&["show", "orders:1"], &["Client::lock_info"]),
+        (&["force", "orders:1"], &["Client::lock_info", "Client::force_unlock"]),
+        (&["audit"], &["Client::audit"]),
+    ];
+    let stage = stage();
+    stage.server.ask::<()>(&["CONFIG", "SET", "appendonly", "yes"]);
+    let _guard = stage.holding.lock("orders:1").lock().expect("free");
+    let url = stage.server.login_url("worker", "password");
+    for (verb, queries) in verbs {
+        let mut rules = vec!["ACL", "SETUSER", "worker", "reset"];
+        rules.extend(rules_of_a_plain_lock());
+        rules.extend(queries.iter().flat_map(|query| permissions_of(query)));
+        stage.server.ask::<()>(&rules);
+        let outcome = run(&[verb, &["--url", &url]].concat());
+        assert_eq!((outcome.code, &*outcome.err), (Some(0), ""), "{verb:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_permission_that_is_lost_ends_a_watch() {
+    let server = Server::start();
+    server.ask::<()>(&["ACL", "SETUSER", "worker", "on", ">pa55", "~*", "&*", "+@all"]);
+    let url = server.login_url("worker", "pa55");
+    server.ask::<()>(&["HSET", "a", "6ba7b810-9dad-41d1-80b4-00c04fd430c8:94", "1"]);
+    let watch = Running::watch(&["a", "--url", &url]);
+    watch.until("acquired", &[]);
+    server.ask::<()>(&["ACL", "SETUSER", "worker", "-evalsha"]);
+    let line = fails(watch.finish(), 77);
+    assert!(line.contains("NOPERM"), "{line}");
 }

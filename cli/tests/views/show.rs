@@ -75,3 +75,24 @@ fn facts_of_other_programs_and_minimum_holds_are_shown() {
     let kept = shown("kept");
     assert!(kept.contains("holders       none: an early release keeps the lock"), "{kept}");
 }
+
+#[test]
+fn the_holders_of_permits_are_shown() {
+    let stage = stage();
+    let arguments = ["show", "s", "--url", &stage.server.url()];
+    let permit = stage.holding.semaphore("s").with_permits(3).acquire_many(2).expect("free");
+    let (code, semaphore) = json(&arguments);
+    assert_eq!((code, &semaphore["kind"]), (Some(0), &"semaphore".into()));
+    assert_eq!((&semaphore["permits"], &semaphore["in_use"]), (&3.into(), &2.into()));
+    let holder = &semaphore["holders"][0];
+    assert_eq!(holder["client_id"], stage.holding.id().to_string());
+    assert_eq!(holder["count"], 2);
+    let shown = run(&arguments).out;
+    for line in ["permits       3, 2 in use\n", "  permits     2\n"] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    permit.release().expect("held");
+    assert_eq!(json(&arguments), (Some(1), Value::Null));
+    stage.server.ask::<()>(&["SET", "text", "5"]);
+    assert_eq!(run(&["show", "text", "--url", &stage.server.url()]).code, Some(1));
+}

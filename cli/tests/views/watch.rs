@@ -131,7 +131,7 @@ fn a_hand_off_between_threads_of_a_process_is_told() {
 #[test]
 fn a_killed_holder_s_lease_expires() {
     let server = Server::start();
-    let mut child = holder(&server.url(), "a", 1500);
+    let mut child = holder(&server.url(), "a", 3000);
     let watch = Running::watch(&["a", "--url", &server.url()]);
     let held = watch.until_identified();
     assert_eq!((&held["pid"], &held["label"]), (&child.pid().into(), &"child".into()));
