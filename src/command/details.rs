@@ -4,17 +4,16 @@
 //!
 //! * request (the question), on the control channel of a client: `details`, the channel for the
 //!   answer, and for each hold the key of its lock and its number;
-//! * answer: `details`, the id of the client, and records of eight values. There is a record for
-//!   each hold, and behind these a *supplement* for each hold: a record whose first value is
-//!   [`SUPPLEMENT`], followed by two empty values, the number of the hold, the number of holds so
-//!   far, and three zeros.
+//! * answer: `details`, the id of the client, and records of eight values: a [`LiveDetails`] for
+//!   each of the holds that the client still has, then a [`HoldCount`] for each of the holds whose
+//!   lock the client knows. The latter consists of [`NO_HOLD`], two empty values, the number of the
+//!   hold, the count, and three zeros.
 //!
-//! A version without supplements takes one for a record of a hold that it did not ask about, and
+//! A version without counts takes one for the details of a hold that it did not ask about, and
 //! skips it.
 //!
 //! Any program may publish here, so every value is checked.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -36,8 +35,8 @@ const REPLY_CHANNEL: &str = "leasehold:reply:";
 /// The number of values in each record of an answer.
 const VALUES: usize = 8;
 
-/// The first value of a supplement. No hold has this number.
-const SUPPLEMENT: u64 = 0;
+/// The number of no hold. A record that begins with it is a [`HoldCount`].
+const NO_HOLD: u64 = 0;
 
 /// Returns the control channel of a client, on which its listener receives requests.
 pub(crate) fn wake_channel(client: Uuid) -> String {
@@ -85,10 +84,14 @@ pub(crate) struct LiveDetails {
     ///
     /// Zero for a fair lock: each of its waiters has a channel of its own.
     pub(crate) waiters: u64,
-    /// The number of holds of the lock that the client has had so far, this one included.
-    ///
-    /// `None` from a version without supplements.
-    pub(crate) acquired: Option<u64>,
+}
+
+/// The number of holds of a lock that the client has had so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HoldCount {
+    /// The number of the hold in the request. This hold may be over.
+    pub(crate) hold: u64,
+    pub(crate) acquired: u64,
 }
 
 /// The answer of a client.
@@ -96,6 +99,7 @@ pub(crate) struct LiveDetails {
 pub(crate) struct DetailsAnswer {
     pub(crate) client: Uuid,
     pub(crate) holds: Vec<LiveDetails>,
+    pub(crate) counts: Vec<HoldCount>,
 }
 
 impl DetailsRequest {
@@ -130,8 +134,8 @@ impl DetailsAnswer {
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut parts = vec![SUBJECT.to_vec(), self.client.to_string().into_bytes()];
         let records = self.holds.iter().map(LiveDetails::values);
-        let supplements = self.holds.iter().filter_map(LiveDetails::supplement);
-        parts.extend(records.chain(supplements).flatten().map(String::into_bytes));
+        let counts = self.counts.iter().map(HoldCount::values);
+        parts.extend(records.chain(counts).flatten().map(String::into_bytes));
         pack(&parts)
     }
 
@@ -141,12 +145,9 @@ impl DetailsAnswer {
         let client = parts.next().and_then(|id| Uuid::try_parse(id).ok())?;
         let parts: Vec<_> = parts.collect();
         let records = parts.chunks(VALUES).map(LiveDetails::read).collect::<Option<Vec<_>>>()?;
-        let (supplements, mut holds): (Vec<_>, Vec<_>) =
-            records.into_iter().partition(|record| record.hold == SUPPLEMENT);
-        let acquired: HashMap<_, _> =
-            supplements.iter().map(|record| (record.thread, record.guards)).collect();
-        holds.iter_mut().for_each(|it| it.acquired = acquired.get(&it.hold).copied());
-        Some(DetailsAnswer { client, holds })
+        let (counts, holds): (Vec<_>, _) = records.into_iter().partition(|it| it.hold == NO_HOLD);
+        let counts = counts.iter().map(HoldCount::of_record).collect();
+        Some(DetailsAnswer { client, holds, counts })
     }
 }
 
@@ -164,13 +165,6 @@ impl LiveDetails {
         ]
     }
 
-    fn supplement(&self) -> Option<[String; VALUES]> {
-        let numbers = [self.hold, self.acquired?, 0, 0, 0].map(|number| number.to_string());
-        let [hold, acquired, a, b, c] = numbers;
-        Some([SUPPLEMENT.to_string(), String::new(), String::new(), hold, acquired, a, b, c])
-    }
-
-    /// Reads a record. A supplement has its hold as `thread`, and its number of holds as `guards`.
     fn read(parts: &[&str]) -> Option<LiveDetails> {
         let [hold, kind, name, thread, guards, remaining, held, waiters] = parts else {
             return None;
@@ -186,8 +180,20 @@ impl LiveDetails {
             remaining: span(remaining)?,
             held_for: span(held)?,
             waiters: waiters.parse().ok()?,
-            acquired: None,
         })
+    }
+}
+
+impl HoldCount {
+    fn values(&self) -> [String; VALUES] {
+        let numbers = [NO_HOLD, self.hold, self.acquired, 0, 0, 0];
+        let [none, hold, acquired, a, b, c] = numbers.map(|number| number.to_string());
+        [none, String::new(), String::new(), hold, acquired, a, b, c]
+    }
+
+    /// Returns the count that was read as the details of [`NO_HOLD`].
+    fn of_record(record: &LiveDetails) -> HoldCount {
+        HoldCount { hold: record.thread, acquired: record.guards }
     }
 }
 
@@ -223,7 +229,6 @@ mod tests {
             remaining: Duration::from_millis(1500),
             held_for: Duration::ZERO,
             waiters: 4,
-            acquired: Some(9),
         }
     }
 
@@ -240,15 +245,18 @@ mod tests {
 
     #[test]
     fn an_answer_is_read_as_it_was_packed() {
-        let answer = DetailsAnswer { client: Uuid::max(), holds: vec![details()] };
+        let counts = vec![HoldCount { hold: 7, acquired: 9 }, HoldCount { hold: 8, acquired: 1 }];
+        let answer = DetailsAnswer { client: Uuid::max(), holds: vec![details()], counts };
         let id = Uuid::max().to_string();
         let record = ["7", "fair lock", "", "3", "2", "1500", "0", "4"];
-        let supplement = ["0", "", "", "7", "9", "0", "0", "0"];
-        let parts = [&["details", &*id], &record[..], &supplement].concat();
+        let count = |hold, acquired| ["0", "", "", hold, acquired, "0", "0", "0"];
+        let counts = [count("7", "9"), count("8", "1")].concat();
+        let parts = [&["details", &*id], &record[..], &counts].concat();
         let bytes: Vec<_> = parts.iter().map(|part| part.as_bytes()).collect();
         assert_eq!(answer.pack(), Call::command(&bytes).bytes);
         assert_eq!(DetailsAnswer::read(&list(&parts)), Some(answer));
-        let none = DetailsAnswer { client: Uuid::max(), holds: Vec::new() };
+        let (holds, counts) = (Vec::new(), Vec::new());
+        let none = DetailsAnswer { client: Uuid::max(), holds, counts };
         assert_eq!(DetailsAnswer::read(&list(&["details", &id])), Some(none));
     }
 
@@ -285,27 +293,6 @@ mod tests {
         assert!(read(&["7", "lock", "", "3", "2", "1500", "0"]).is_none());
         assert!(read(&["7", "lock", "", "3", "two", "1500", "0", "4"]).is_none());
         let named = read(&["7", "fair lock", "a\x1b[2J", "3", "2", "1500", "0", "4"]);
-        let expected = LiveDetails { acquired: None, ..details() };
-        assert_eq!(named.map(|answer| answer.holds), Some(vec![expected]));
-    }
-
-    #[test]
-    fn supplements_belong_to_the_holds_that_they_name() {
-        let id = Uuid::max().to_string();
-        let head = ["details", &*id];
-        let record = |hold| [hold, "lock", "", "3", "1", "1500", "0", "4"];
-        let supplement = |hold, acquired| ["0", "", "", hold, acquired, "0", "0", "0"];
-        let parts = [
-            &head[..],
-            &record("7"),
-            &record("8"),
-            &record("9"),
-            &supplement("9", "90"),
-            &supplement("7", "70"),
-            &supplement("6", "60"),
-        ];
-        let answer = DetailsAnswer::read(&list(&parts.concat())).expect("an answer");
-        let found = answer.holds.iter().map(|it| (it.hold, it.acquired));
-        assert_eq!(Vec::from_iter(found), [(7, Some(70)), (8, None), (9, Some(90))]);
+        assert_eq!(named.map(|answer| answer.holds), Some(vec![details()]));
     }
 }

@@ -1,7 +1,7 @@
 //! The messages on the control channel of this client: questions about holds, and grants.
 
 use crate::command::call::Call;
-use crate::command::details::{AskedHold, DetailsAnswer, DetailsRequest, LiveDetails};
+use crate::command::details::{DetailsAnswer, DetailsRequest, HoldCount};
 use crate::command::grant::GrantMessage;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
@@ -30,8 +30,7 @@ impl ControlHandler for Engine {
                 target: log_target::CLIENT, "an invalid request of another process is ignored"
             );
         };
-        let holds = request.holds.iter().filter_map(|asked| self.details_of(asked)).collect();
-        let answer = DetailsAnswer { client: self.id, holds }.pack();
+        let answer = self.answer(&request).pack();
         self.send([Call::command(&[b"PUBLISH", request.reply_to.as_bytes(), &answer])]);
     }
 
@@ -53,8 +52,16 @@ impl ControlHandler for Engine {
 }
 
 impl Engine {
-    fn details_of(&self, asked: &AskedHold) -> Option<LiveDetails> {
-        self.locals.by_key.find(&asked.key)?.details(asked.hold, clock::now())
+    /// Returns the details of the present holds, and the counts of all locks that are in use.
+    fn answer(&self, request: &DetailsRequest) -> DetailsAnswer {
+        let (mut holds, mut counts) = (Vec::new(), Vec::new());
+        for asked in &request.holds {
+            if let Some(local) = self.known_local(&asked.key) {
+                holds.extend(local.details(asked.hold, clock::now()));
+                counts.push(HoldCount { hold: asked.hold, acquired: local.acquired() });
+            }
+        }
+        DetailsAnswer { client: self.id, holds, counts }
     }
 
     /// Ends a hold that no caller of this process has, by a background request.

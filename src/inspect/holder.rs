@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::live::LiveAnswers;
 use super::owner_field::{self, OwnerField};
-use super::query::HoldDetails;
 use crate::command::client_record::ClientRecord;
 use crate::events::Kind;
 use crate::util::clock::{self, WallTime};
@@ -91,8 +91,10 @@ impl HolderInfo {
     }
 
     /// Sets the facts of the answer of the holder's process, if there is one.
-    pub(super) fn add_details(&mut self, details: &HoldDetails) {
-        let Some(details) = self.hold().and_then(|hold| details.get(&hold)) else { return };
+    pub(super) fn add_answers(&mut self, answers: &LiveAnswers) {
+        let Some(hold) = self.hold() else { return };
+        self.acquired = answers.acquired.get(&hold).copied();
+        let Some(details) = answers.details.get(&hold) else { return };
         self.thread.clone_from(&details.thread_name);
         self.thread_number = Some(details.thread);
         self.count = details.guards;
@@ -100,7 +102,6 @@ impl HolderInfo {
         // A process does not count its waiters for a fair lock together.
         let is_fair = details.kind.as_deref() == Some(Kind::Fair.name());
         self.local_waiters = (!is_fair).then_some(details.waiters);
-        self.acquired = details.acquired;
     }
 
     /// Returns the owner: an [owner field](crate#terms), or the name of a
@@ -215,7 +216,8 @@ impl HolderInfo {
     /// Counts each grant by the server and each hand-off within the process, for all kinds of lock
     /// with this name together. The present hold counts; a re-entry does not. The difference
     /// between two looks is the number of holds that the client got in between, including those
-    /// that were too short for a look to see them.
+    /// that were too short for a look to see them. Known also if this hold ends before the process
+    /// answers.
     ///
     /// The count begins again at zero when the client has forgotten the name: it has no handle,
     /// guard or waiting caller of this name, and has used more than 32 other names since. `None`

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::holder::HolderInfo;
+use super::live::LiveAnswers;
 use super::lock_state::{LockState, Side};
-use super::query::HoldDetails;
 use crate::command::name::Name;
 use crate::events::Kind;
 
@@ -99,9 +99,10 @@ impl LockInfo {
     /// Sets the facts of the answers of the holders' processes.
     ///
     /// The data decides the side of a read-write lock: a writer that also reads has two holds.
-    pub(super) fn add_details(&mut self, details: &HoldDetails) {
-        self.holders.iter_mut().for_each(|holder| holder.add_details(details));
-        let told = self.holders.iter().filter_map(|it| details.get(&it.hold()?)?.kind.clone());
+    pub(super) fn add_answers(&mut self, answers: &LiveAnswers) {
+        self.holders.iter_mut().for_each(|holder| holder.add_answers(answers));
+        let told =
+            self.holders.iter().filter_map(|it| answers.details.get(&it.hold()?)?.kind.clone());
         let sides = [Kind::Read, Kind::Write].map(Kind::name);
         if let Some(kind) = told.into_iter().next().filter(|_| !sides.contains(&&*self.kind)) {
             self.kind = Cow::Owned(kind);

@@ -10,7 +10,7 @@
 //! The session subscribes to its own channel only. A subscriber of a lock's channel would count as
 //! a waiting process, and its presence would make holders yield.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,15 @@ use crate::util::clock::{self, Moment};
 use crate::util::log_target;
 
 pub(crate) use crate::command::details::LiveDetails;
+
+/// The answers of running processes, by client and number of the hold.
+#[derive(Debug, Default)]
+pub(crate) struct LiveAnswers {
+    /// The details of the holds that the clients still have.
+    pub(super) details: HashMap<(Uuid, u64), LiveDetails>,
+    /// The number of holds that each client has had of the lock of that hold.
+    pub(super) acquired: HashMap<(Uuid, u64), u64>,
+}
 
 /// The longest time that one session waits for silent clients, all questions together.
 ///
@@ -89,7 +98,7 @@ struct Question {
     published: VecDeque<Uuid>,
     /// The holds that each client was asked for, and the number of answers that are missing.
     asked: BTreeMap<Uuid, (BTreeSet<u64>, usize)>,
-    answers: Vec<(Uuid, u64, LiveDetails)>,
+    answers: LiveAnswers,
     /// Whether a request without a subscriber is lost: there is no other server.
     is_single_server: bool,
     /// The clients whose requests were lost.
@@ -109,19 +118,20 @@ impl LiveSession {
     }
 
     /// Begins the next query: it has the whole time for silent clients.
+    ///
+    /// Forgets the clients that have not been asked for long, because they hold nothing any more.
     pub(super) fn begin_query(&mut self) {
+        let now = clock::now();
         self.patience = PATIENCE;
+        self.silent.retain(|_, pause| now < pause.end + LONGEST_PAUSE);
     }
 
     /// Asks each client for details of some of its holds, named by key and number.
     ///
-    /// Returns the details that arrived, with client and number of hold. Blocks until all clients
+    /// Returns the answers that arrived. Blocks until all clients
     /// have answered, or for half of the time that is left for silent clients. One round trip to
     /// the clients; the first call connects.
-    pub(crate) fn ask(
-        &mut self,
-        asked: &[(Uuid, Vec<(String, u64)>)],
-    ) -> Vec<(Uuid, u64, LiveDetails)> {
+    pub(crate) fn ask(&mut self, asked: &[(Uuid, Vec<(String, u64)>)]) -> LiveAnswers {
         let begun = clock::now();
         let is_paused = |pause: Option<&AskPause>| pause.is_some_and(|pause| begun < pause.end);
         let is_worthwhile = |(client, holds): &&(Uuid, Vec<_>)| {
@@ -129,7 +139,7 @@ impl LiveSession {
         };
         let asked: Vec<_> = asked.iter().filter(is_worthwhile).collect();
         if asked.is_empty() || is_paused(self.failure.as_ref()) {
-            return Vec::new();
+            return LiveAnswers::default();
         }
         let question = self.question(&asked, begun);
         let now = clock::now();
@@ -244,7 +254,7 @@ impl Question {
         let mut question = Question {
             published: VecDeque::new(),
             asked: BTreeMap::new(),
-            answers: Vec::new(),
+            answers: LiveAnswers::default(),
             is_single_server,
             gone: BTreeSet::new(),
         };
@@ -294,10 +304,12 @@ impl Question {
     }
 
     fn answered(&mut self, answer: DetailsAnswer) {
-        let DetailsAnswer { client, holds } = answer;
+        let DetailsAnswer { client, holds, counts } = answer;
         let Some((numbers, missing)) = self.asked.get_mut(&client) else { return };
         let holds = holds.into_iter().filter(|details| numbers.contains(&details.hold));
-        self.answers.extend(holds.map(|details| (client, details.hold, details)));
+        let counts = counts.into_iter().filter(|count| numbers.contains(&count.hold));
+        self.answers.details.extend(holds.map(|details| ((client, details.hold), details)));
+        self.answers.acquired.extend(counts.map(|it| ((client, it.hold), it.acquired)));
         *missing -= 1;
         if *missing == 0 {
             self.asked.remove(&client);
@@ -384,20 +396,24 @@ mod tests {
         let mut session = LiveSession::open(&asking);
         let unknown = ("c".to_owned(), number);
         let ended = (key.clone(), number - 1);
-        let all = [(holding.id, vec![(key.clone(), number), other.clone(), unknown, ended])];
-        let mut details = session.ask(&all);
-        details.sort_by_key(|(_, hold, _)| *hold);
-        let numbers: Vec<_> = details.iter().map(|(client, hold, _)| (*client, *hold)).collect();
+        let all = vec![(key.clone(), number), other.clone(), unknown, ended.clone()];
+        let all = [(holding.id, all)];
+        let answers = session.ask(&all);
+        let mut numbers: Vec<_> = answers.details.keys().copied().collect();
+        numbers.sort();
         assert_eq!(numbers, [(holding.id, number), (holding.id, other.1)]);
-        let (_, _, first) = &details[0];
+        let counts = [(ended.1, 1), (number, 1), (other.1, 1)];
+        assert_eq!(answers.acquired, counts.map(|(it, count)| ((holding.id, it), count)).into());
+        let first = &answers.details[&(holding.id, number)];
         assert_eq!((first.hold, first.kind.as_deref()), (number, Some("lock")));
         assert_eq!(first.thread_name.as_deref(), std::thread::current().name());
         assert_eq!((first.guards, first.waiters), (1, 0));
         assert!(first.remaining > Duration::ZERO && first.remaining <= Duration::from_secs(30));
         assert!(first.held_for < Duration::from_secs(30));
         drop(guard);
-        assert_eq!(session.ask(&[(holding.id, vec![(key, number)])]).len(), 0, "it has ended");
-        assert_eq!(session.ask(&all).len(), 1, "an answer without details is an answer");
+        let answers = session.ask(&[(holding.id, vec![(key, number)])]);
+        assert_eq!((answers.details.len(), answers.acquired.len()), (0, 1), "it has ended");
+        assert_eq!(session.ask(&all).details.len(), 1, "an answer without details is an answer");
         assert_eq!(session.patience, PATIENCE, "no client was silent");
     }
 
@@ -409,7 +425,7 @@ mod tests {
         let unknown = (0..3 * MAX_HOLDS as u64).map(|hold| ("b".to_owned(), hold));
         let holds = unknown.chain([(key, number)]).collect();
         let details = LiveSession::open(&holding).ask(&[(holding.id, holds)]);
-        assert_eq!(details.len(), 1, "a client may ask itself");
+        assert_eq!(details.details.len(), 1, "a client may ask itself");
     }
 
     #[test]
@@ -418,15 +434,13 @@ mod tests {
         let (asking, silent) = (server.engine(false).expect("it runs"), server.listening());
         silent.close();
         let mut session = LiveSession::open(&asking);
-        assert!(session.ask(&[(silent.id, vec![("a".to_owned(), 1)])]).is_empty());
+        assert!(session.ask(&[(silent.id, vec![("a".to_owned(), 1)])]).details.is_empty());
         assert_eq!((session.patience, session.silent.len()), (PATIENCE, 1));
         // The session goes on with other clients.
         let holding = server.listening();
         let (held, _guard) = hold(&holding, "a");
-        assert_eq!(
-            session.ask(&[(silent.id, vec![held.clone()]), (holding.id, vec![held])]).len(),
-            1
-        );
+        let both = [(silent.id, vec![held.clone()]), (holding.id, vec![held])];
+        assert_eq!(session.ask(&both).details.len(), 1);
     }
 
     #[test]
@@ -447,10 +461,10 @@ mod tests {
         let mut session = LiveSession::open(&asking);
         let both = [(silent, vec![("b".to_owned(), 1)]), (holding.id, vec![held])];
         let begun = clock::now();
-        assert_eq!(session.ask(&both).len(), 1);
+        assert_eq!(session.ask(&both).details.len(), 1);
         let (waited, left) = (begun.until(clock::now()), session.patience);
         assert!(waited >= PATIENCE / 2 && left <= PATIENCE / 2, "{waited:?}, {left:?}");
-        assert_eq!(session.ask(&both).len(), 1);
+        assert_eq!(session.ask(&both).details.len(), 1);
         assert_eq!(session.patience, left, "the silent client was not asked again");
     }
 
@@ -468,14 +482,14 @@ mod tests {
         acl(&[b"resetchannels", b"&leasehold:wake:*"]);
         let mut refused = LiveSession::open(&holding);
         assert!(
-            refused.ask(&asked).is_empty() && refused.failure.is_some(),
+            refused.ask(&asked).details.is_empty() && refused.failure.is_some(),
             "no channel for the answers"
         );
         acl(&[b"&leasehold:reply:*"]);
-        assert_eq!(LiveSession::open(&holding).ask(&asked).len(), 1);
+        assert_eq!(LiveSession::open(&holding).ask(&asked).details.len(), 1);
         drop(server);
         let mut cut_off = LiveSession::open(&holding);
-        assert!(cut_off.ask(&asked).is_empty() && cut_off.failure.is_some());
+        assert!(cut_off.ask(&asked).details.is_empty() && cut_off.failure.is_some());
         let error = ReplyLink::open(&holding).err().map(|error| error.kind());
         assert_eq!(error, Some(ErrorKind::Connection));
     }

@@ -123,7 +123,7 @@ impl Locks {
             }
         }
         self.pages = MAX_PAGES.min(2 * self.pages);
-        query::add_details(&mut self.session, self.engine.name_prefix(), &mut found);
+        query::add_answers(&mut self.session, self.engine.name_prefix(), &mut found);
         self.found.extend(found);
     }
 

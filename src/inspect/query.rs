@@ -1,13 +1,13 @@
 //! The commands of a query, each with a response limit. Commands to one node go in one write.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
 use super::holder::HolderInfo;
 use super::info::{LockInfo, WaitingInfo};
-use super::live::{LiveDetails, LiveSession};
+use super::live::{LiveAnswers, LiveSession};
 use super::lock_state::{self, LockState, Side};
 use crate::cancel::Limit;
 use crate::command::call::{Call, ConnectionId};
@@ -28,9 +28,6 @@ const MAX_LOCKS: usize = 32;
 
 /// The records of clients that a query has read. `None`: the client has no record.
 pub(super) type ClientRecords = BTreeMap<Uuid, Option<Arc<ClientRecord>>>;
-
-/// The answers of running processes, by client and number of the hold.
-pub(super) type HoldDetails = HashMap<(Uuid, u64), LiveDetails>;
 
 /// Sends the commands of one query.
 #[derive(Debug)]
@@ -75,8 +72,8 @@ impl<'a> Inspector<'a> {
         self.add_records(&mut ClientRecords::new(), holders.iter_mut())?;
         let asked = holders.iter().filter_map(HolderInfo::hold_to_ask);
         let asked = asked.map(|(client, hold)| (client, (name.key().to_owned(), hold)));
-        let details = ask_processes(&mut LiveSession::open(self.engine), asked);
-        holders.iter_mut().for_each(|holder| holder.add_details(&details));
+        let answers = ask_processes(&mut LiveSession::open(self.engine), asked);
+        holders.iter_mut().for_each(|holder| holder.add_answers(&answers));
         Ok(())
     }
 
@@ -308,22 +305,21 @@ impl<'a> Inspector<'a> {
 pub(super) fn ask_processes(
     session: &mut LiveSession,
     asked: impl Iterator<Item = (Uuid, (String, u64))>,
-) -> HoldDetails {
+) -> LiveAnswers {
     let mut by_client: BTreeMap<Uuid, Vec<(String, u64)>> = BTreeMap::new();
     asked.for_each(|(client, hold)| by_client.entry(client).or_default().push(hold));
-    let answers = session.ask(&Vec::from_iter(by_client)).into_iter();
-    answers.map(|(client, hold, details)| ((client, hold), details)).collect()
+    session.ask(&Vec::from_iter(by_client))
 }
 
-/// Adds facts of the holders' processes to locks.
-pub(super) fn add_details(session: &mut LiveSession, prefix: &str, found: &mut [LockInfo]) {
+/// Asks the processes of the holders of locks, and adds their answers.
+pub(super) fn add_answers(session: &mut LiveSession, prefix: &str, found: &mut [LockInfo]) {
     let asked = found.iter().flat_map(|lock| {
         let key = [prefix, lock.name()].concat();
         let holds = lock.holders().iter().filter_map(HolderInfo::hold_to_ask);
         holds.map(move |(client, hold)| (client, (key.clone(), hold)))
     });
-    let details = ask_processes(session, asked);
-    found.iter_mut().for_each(|lock| lock.add_details(&details));
+    let answers = ask_processes(session, asked);
+    found.iter_mut().for_each(|lock| lock.add_answers(&answers));
 }
 
 /// Reads the reply about the locks at these positions.

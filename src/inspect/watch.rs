@@ -144,7 +144,7 @@ impl LockWatch {
         let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
         inspector.add_records(&mut self.records, people)?;
         self.session.begin_query();
-        query::add_details(&mut self.session, self.engine.name_prefix(), found);
+        query::add_answers(&mut self.session, self.engine.name_prefix(), found);
         Ok(())
     }
 

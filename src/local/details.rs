@@ -1,4 +1,4 @@
-//! The answer of a client to a question about one of its holds.
+//! The answer of a client to a question about one of its holds, or about the lock of a past hold.
 
 use crate::command::details::LiveDetails;
 use crate::local::Local;
@@ -26,8 +26,12 @@ impl Local {
             remaining,
             held_for: entry.hold.possessed_since().until(now),
             waiters: state.queue.len().max(registered).max(state.waiters.len()) as u64,
-            acquired: Some(state.acquired),
         };
         (!remaining.is_zero()).then_some(details)
+    }
+
+    /// Returns the number of holds of this process so far: grants and hand-offs.
+    pub(crate) fn acquired(&self) -> u64 {
+        self.state.lock().acquired
     }
 }

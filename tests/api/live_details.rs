@@ -36,6 +36,11 @@ fn details(server: &Server, client: &Client, key: &str, hold: &str) -> Vec<Strin
     answer.split_off(2)
 }
 
+/// Returns the values that tell the number of holds so far.
+fn count(hold: &str, acquired: &str) -> [String; 8] {
+    ["0", "", "", hold, acquired, "0", "0", "0"].map(str::to_owned)
+}
+
 fn millis(text: &str) -> u64 {
     text.parse().expect("milliseconds")
 }
@@ -72,9 +77,7 @@ fn an_answer_tells_thread_guards_deadline_and_waiters() -> Result<()> {
         answer = details(&server, &client, "a", &hold);
         answer[4] == "2" && answer[7] == "2"
     });
-    assert_eq!(answer.len(), 16, "the details of one hold, and their supplement");
-    let supplement = ["0", "", "", &hold, "1", "0", "0", "0"].map(str::to_owned);
-    assert_eq!(answer[8..], supplement, "the first hold of this name");
+    assert_eq!(answer[8..], count(&hold, "1"), "the first hold of this name");
     assert_eq!(answer[..3], [&*hold, "lock", "worker-7"].map(str::to_owned));
     assert!(millis(&answer[3]) > 0, "the number of the thread");
     assert!((1..=30_000).contains(&millis(&answer[5])), "to the deadline");
@@ -82,7 +85,8 @@ fn an_answer_tells_thread_guards_deadline_and_waiters() -> Result<()> {
     server.ask::<()>(&["SET", "done", ""]);
     join(holder)?;
     waiters.into_iter().try_for_each(join)?;
-    assert_eq!(details(&server, &client, "a", &hold), Vec::<String>::new(), "the hold has ended");
+    assert_eq!(details(&server, &client, "a", &hold), count(&hold, "3"), "the hold has ended");
+    assert_eq!(details(&server, &client, "unknown", &hold), Vec::<String>::new());
     Ok(())
 }
 

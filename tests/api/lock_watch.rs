@@ -146,6 +146,18 @@ fn the_number_of_holds_counts_grants_and_hand_offs_and_no_re_entries() {
     assert_eq!(await_answer(&mut other).acquired(), Some(1), "each name counts for itself");
 }
 
+/// A look shows a hold that is over when its process is asked.
+#[test]
+fn the_number_of_holds_is_known_for_a_hold_that_is_over() {
+    let stage = stage();
+    stage.holding.lock("a").lock().expect("free").unlock().expect("held");
+    stage.hash("a", &[&format!("{}:1700000000000000", stage.holding.id()), "1"]);
+    let mut watch = watch(&stage.looking, &["a"]);
+    eventually("the process answers", || holder(&mut watch).acquired() == Some(1));
+    let shown = holder(&mut watch);
+    assert_eq!((shown.thread_number(), shown.pid()), (None, Some(std::process::id())));
+}
+
 #[test]
 fn the_number_of_holds_is_unknown_without_an_answer() {
     let stage = stage();

@@ -15,7 +15,7 @@ use crate::failure::{Output, Result};
 /// The columns, a row for each holder.
 const COLUMNS: [Column; 10] = [
     Column::text("NAME", 16, 9),
-    Column::text("KIND", 4, 7),
+    Column::text("KIND", 6, 7),
     Column::text("HOLDER", 8, 2),
     Column::text("HOST", 6, 4),
     Column::number("PID", 5),

@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal};
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use super::text::UNKNOWN;
+
 /// The width of a terminal that does not tell its own.
 const USUAL_WIDTH: usize = 80;
 
@@ -42,11 +44,16 @@ pub(crate) fn terminal_width() -> Option<usize> {
     output.is_terminal().then(width)
 }
 
-/// Returns the lines of a table of printable cells. Columns without any content are left out.
+/// Returns the lines of a table of printable cells.
+///
+/// Columns without any content are left out. In the other columns an empty cell is a dash.
 pub(crate) fn render(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> String {
     let width = width.unwrap_or(usize::MAX);
     let shown = fit(layout(columns, rows), width);
-    let cell = |row: &[String], at: usize| row.get(at).cloned().unwrap_or_default();
+    let cell = |row: &[String], at: usize| match row.get(at).map_or("", String::as_str) {
+        "" => UNKNOWN.to_owned(),
+        text => text.to_owned(),
+    };
     let title = line(&shown, width, |place| columns[place.number].title.to_owned());
     let rows = rows.iter().map(|row| line(&shown, width, |place| cell(row, place.number)));
     title + &rows.collect::<String>()
@@ -141,11 +148,11 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_empty_columns_are_left_out() {
-        let rows = rows(&[["a", "", "worker", "1.2s"], ["漢字 name", "", "x", "12m"]]);
+        let rows = rows(&[["a", "", "worker", "1.2s"], ["漢字 name", "", "", "12m"]]);
         let expected = "\
 NAME       PROGRAM   AGE
 a          worker   1.2s
-漢字 name  x         12m
+漢字 name  -         12m
 ";
         assert_eq!(render(&COLUMNS, &rows, None), expected);
         assert_eq!(render(&COLUMNS, &[], None), "\n");

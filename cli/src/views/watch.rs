@@ -38,7 +38,7 @@ fn is_closed() -> bool {
     let mut polled = [PollFd::new(&output, PollFlags::empty())];
     let at_once = Timespec::default();
     poll(&mut polled, Some(&at_once)).is_ok()
-        && polled[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
+        && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
 }
 
 /// Returns a line for each event.

@@ -217,6 +217,10 @@ fn the_locks_of_a_cluster_are_listed() {
     let _guards: Vec<_> =
         names.iter().map(|name| client.lock(name).lock_owned().expect("free")).collect();
     let (_, list) = json(&["ls", "--cluster", "--url", &cluster.nodes()[0].url()]);
+    for name in &names {
+        let show = ["show", name, "--cluster", "--url", &cluster.nodes()[0].url()];
+        assert_eq!(&text(&json(&show).1["name"]), name);
+    }
     let mut names = names.clone();
     names.sort();
     assert_eq!(Vec::from_iter(elements(&list).iter().map(|it| text(&it["name"]))), names);
