@@ -11,6 +11,9 @@ use crate::timeline::spans::{Activity, Actor, Level, Mark, Outage, Span, Window}
 /// The most rows of a picture. The threads with the first events have them.
 const MOST_ROWS: usize = 400;
 
+/// The name of the row of unknown threads, if the process has other rows.
+const UNKNOWN: &str = "other threads";
+
 /// The content of a picture.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
@@ -37,7 +40,7 @@ pub(crate) struct Process {
 /// A thread, or all threads of a process whose threads are unknown.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// The name of the thread, else its number; empty if both are unknown.
+    /// The name of the thread, else its number; empty if the threads of the process are unknown.
     pub(crate) thread: String,
     /// Spans that overlap are in different lanes.
     pub(crate) lanes: Vec<Vec<Span>>,
@@ -94,6 +97,21 @@ impl Process {
         name.map_or("unknown process", String::as_str)
     }
 
+    /// Sorts the rows by thread. The last one is that of unknown threads.
+    fn order_rows(&mut self) {
+        self.rows.sort_by(|a, b| {
+            a.thread
+                .is_empty()
+                .cmp(&b.thread.is_empty())
+                .then_with(|| natural(&a.thread, &b.thread))
+        });
+        if let [_, .., last] = &mut self.rows[..]
+            && last.thread.is_empty()
+        {
+            last.thread = UNKNOWN.to_owned();
+        }
+    }
+
     /// Returns whether a mark is about this process.
     pub(crate) fn is_marked_by(&self, mark: &Mark) -> bool {
         let same_host = mark.host.is_none() || mark.host == self.identity.host;
@@ -114,9 +132,7 @@ fn group(actors: Vec<Actor>) -> Vec<Process> {
         processes[place].rows.push(Row::new(actor));
     }
     processes.sort_by(compare_processes);
-    for process in &mut processes {
-        process.rows.sort_by(|a, b| natural(&a.thread, &b.thread));
-    }
+    processes.iter_mut().for_each(Process::order_rows);
     processes
 }
 
@@ -178,6 +194,18 @@ mod tests {
             timeline.processes.iter().map(|it| (it.identity.pid, threads(it))).collect();
         let expected = [(Some(8), "x"), (Some(9), "w-2 w-10"), (Some(80), "main")];
         assert_eq!(rows, expected.map(|(pid, threads)| (pid, threads.to_owned())));
+    }
+
+    #[test]
+    fn unknown_threads_have_the_last_row_and_a_name_beside_others() {
+        let alone = hold(0.0, 1.0, 8, "");
+        let mut events = [hold(0.0, 1.0, 7, ""), hold(2.0, 3.0, 7, "x"), alone].concat();
+        events
+            .iter_mut()
+            .for_each(|event| event.thread = event.thread.take().filter(|it| it == "x"));
+        let timeline = timeline(&events);
+        let threads: Vec<&str> = timeline.rows().map(|row| &*row.thread).collect();
+        assert_eq!(threads, ["x", UNKNOWN, ""]);
     }
 
     #[test]
