@@ -234,7 +234,8 @@ fn the_readme_example_is_compiled() {
 /// Returns the files of the package.
 fn packaged() -> BTreeSet<String> {
     let mut list = Command::new(env!("CARGO"));
-    list.args(["package", "--list", "--allow-dirty", "--offline"]).current_dir(path(""));
+    list.args(["package", "--package", "leasehold", "--list", "--allow-dirty", "--offline"])
+        .current_dir(path(""));
     let output = list.output().expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
@@ -269,19 +270,42 @@ pub(crate) fn files_in(folder: &str) -> Vec<String> {
     files
 }
 
+/// Returns the texts and the targets of links, and those of images.
+fn links_and_images() -> (Vec<(&'static str, &'static str)>, Vec<(&'static str, &'static str)>) {
+    let pairs = README.split("](").zip(README.split("](").skip(1));
+    let pairs = pairs.filter_map(|(before, after)| {
+        let (before, target) = (before.rsplit_once('[')?, after.split(')').next()?);
+        Some((before.0.ends_with('!'), (before.1, target)))
+    });
+    let (images, links): (Vec<_>, Vec<_>) = pairs.partition(|(is_image, _)| *is_image);
+    let targets = |found: Vec<(bool, _)>| found.into_iter().map(|(_, it)| it).collect();
+    (targets(links), targets(images))
+}
+
+/// An image has a file of the package, and a text for those who do not see it.
+#[test]
+fn images_are_in_the_package_and_have_a_text() {
+    let packaged = packaged();
+    let (_, images) = links_and_images();
+    assert!(!images.is_empty() && !README.contains("<img"));
+    for (text, file) in images {
+        assert!(packaged.contains(file), "{file} is not in the package");
+        assert!(text.len() > 40, "{file} has no description: {text:?}");
+    }
+}
+
 /// The registry shows the README alone, where a relative link leads nowhere.
 #[test]
-fn links_and_images_work_on_the_registry_page() {
+fn links_work_on_the_registry_page() {
     let packaged = packaged();
-    let links: Vec<_> = README.split("](").skip(1).filter_map(|it| it.split(')').next()).collect();
+    let (links, _) = links_and_images();
     assert!(links.len() > 3, "found only {links:?}");
-    for link in links {
+    for (_, link) in links {
         assert!(link.starts_with("https://"), "{link} is relative");
         if let Some((_, file)) = link.split_once("/leasehold/latest/source/") {
             assert!(packaged.contains(file), "{file} is not in the package");
         }
     }
-    assert!(!README.contains("<img") && !README.contains("!["), "an image needs an address");
 }
 
 /// Returns the documents beside the README, without the report that script/bench writes.
