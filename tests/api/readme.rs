@@ -270,16 +270,19 @@ pub(crate) fn files_in(folder: &str) -> Vec<String> {
     files
 }
 
-/// Returns the texts and the targets of links, and those of images.
-fn links_and_images() -> (Vec<(&'static str, &'static str)>, Vec<(&'static str, &'static str)>) {
+/// A link or an image: its text and its target.
+type Reference = (&'static str, &'static str);
+
+/// Returns the links and the images.
+fn links_and_images() -> (Vec<Reference>, Vec<Reference>) {
     let pairs = README.split("](").zip(README.split("](").skip(1));
-    let pairs = pairs.filter_map(|(before, after)| {
-        let (before, target) = (before.rsplit_once('[')?, after.split(')').next()?);
-        Some((before.0.ends_with('!'), (before.1, target)))
+    let found = pairs.filter_map(|(before, after)| {
+        let (before, text) = before.rsplit_once('[')?;
+        Some((before.ends_with('!'), (text, after.split(')').next()?)))
     });
-    let (images, links): (Vec<_>, Vec<_>) = pairs.partition(|(is_image, _)| *is_image);
-    let targets = |found: Vec<(bool, _)>| found.into_iter().map(|(_, it)| it).collect();
-    (targets(links), targets(images))
+    let (images, links): (Vec<_>, Vec<_>) = found.partition(|(is_image, _)| *is_image);
+    let references = |found: Vec<(bool, _)>| found.into_iter().map(|(_, it)| it).collect();
+    (references(links), references(images))
 }
 
 /// An image has a file of the package, and a text for those who do not see it.

@@ -1,6 +1,6 @@
 //! Pictures of locks that the program observes on a real server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ fn output() -> (TempDir, PathBuf) {
 }
 
 /// Starts an observation of the lock `a`, and blocks until the program has looked at it.
-fn observe(server: &Server, path: &PathBuf) -> Running {
+fn observe(server: &Server, path: &Path) -> Running {
     let before = server.calls("hrandfield");
     let (url, path) = (server.url(), path.to_str().expect("UTF-8"));
     let arguments = ["timeline", "a", "--for", "1h", "--every", "10ms", "--url", &url, "-o", path];
@@ -108,7 +108,7 @@ fn the_hold_of_a_killed_process_is_lost() {
 fn waiting_processes_have_a_row() {
     let (server, (_folder, path)) = (Server::start(), output());
     let mut held = holder(&server.url(), "a", 30_000);
-    let waiting = Client::open(&server.url()).expect("the server answers");
+    let waiting = Client::open(server.url()).expect("the server answers");
     let waiter = thread::spawn(move || waiting.lock("a").lock().map(drop));
     eventually("a waiting process", || !server.channels().iter().all(|it| !it.ends_with("{a}")));
     let observation = observe(&server, &path);

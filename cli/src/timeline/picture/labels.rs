@@ -47,30 +47,36 @@ pub(crate) fn room(timeline: &Timeline, sizes: &Sizes, same_host: bool) -> (f64,
     (process, thread.chain(tops).fold(0.0, f64::max).min(THREAD))
 }
 
-/// Draws the name of a process; its details stand below if it has several rows.
+/// Draws the name of a process. Its details stand beside it, below it if there are several rows.
 pub(crate) fn process(process: &Process, place: &Place, layout: &Layout) -> Text {
     let Sizes { row, padding, text: size, .. } = layout.sizes;
-    let (room, details) = (layout.names - SPACE, detail(process, layout.host.is_some()));
-    let several = process.rows.len() > 1;
-    let full = format!("{} {}", process.name(), detail(process, false));
-    let y = place.top + padding + row / 2.0;
     let small = size * DETAIL;
-    let below = small + 4.0;
-    let (y, for_name) = match several {
-        true => (y, room),
-        false => (y, (room - width(&details, small) - SPACE / 2.0).max(room * NAME)),
-    };
-    let name = shorten(process.name(), size, for_name / BOLD);
-    let for_details = if several { room } else { room - width(&name, size) * BOLD - SPACE / 2.0 };
+    let details = detail(process, layout.host.is_some());
+    let several = process.rows.len() > 1;
+    let (for_name, for_details) = rooms(process, &details, several, layout);
     let details = TSpan::new(clean(&shorten(&details, small, for_details)));
     let details = details.set("class", "muted").set("font-size", small);
     let details = match several {
-        true => details.set("x", MARGIN).set("dy", below),
+        true => details.set("x", MARGIN).set("dy", small + 4.0),
         false => details.set("dx", SPACE / 2.0),
     };
     // The name is an element of its own, so that its weight does not reach the details.
-    let name = TSpan::new(clean(&name)).set("class", "name");
-    text("ink", MARGIN, y, size, "").add(name).add(details).add(tooltip(full.trim()))
+    let name = TSpan::new(clean(&shorten(process.name(), size, for_name / BOLD)));
+    let label = text("ink", MARGIN, place.top + padding + row / 2.0, size, "");
+    let full = format!("{} {}", process.name(), detail(process, false));
+    label.add(name.set("class", "name")).add(details).add(tooltip(full.trim()))
+}
+
+/// Returns the room for the name of a process and for its details.
+fn rooms(process: &Process, details: &str, several: bool, layout: &Layout) -> (f64, f64) {
+    let (room, size) = (layout.names - SPACE, layout.sizes.text);
+    if several {
+        return (room, room);
+    }
+    let least = room * NAME;
+    let name = (room - width(details, size * DETAIL) - SPACE / 2.0).max(least);
+    let used = (width(process.name(), size) * BOLD).min(name);
+    (name, room - used - SPACE / 2.0)
 }
 
 /// Draws the name of a thread.
