@@ -1,6 +1,7 @@
 //! A demonstration: several processes share one list of jobs, and no job is done twice.
 //!
-//! Run `script/demo`, or `cargo run --release --example demo`. Starts a private Redis server, or
+//! Run `script/demo`, which also draws a picture of the run, or `cargo run --release --example demo`.
+//! `--record FILE` writes the events for the picture. Starts a private Redis server, or
 //! uses `REDIS_URL` and removes its keys at the end. Exits with 1 if a job was done twice or never,
 //! or if a scene did not show what it should. `RUST_LOG=debug` shows the log of the library.
 //!
@@ -13,6 +14,8 @@ mod support;
 mod jobs;
 #[path = "demo/output.rs"]
 mod output;
+#[path = "demo/record.rs"]
+mod record;
 #[path = "demo/report.rs"]
 mod report;
 #[path = "demo/worker.rs"]
@@ -23,6 +26,7 @@ mod workers;
 use std::env;
 use std::error::Error;
 use std::ops::Range;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,6 +59,9 @@ const PER_LINE: usize = 20;
 /// The first argument of a worker.
 const WORKER: &str = "worker";
 
+/// The option with the file for the events.
+const RECORD: &str = "--record";
+
 /// The interval and the shortest time for which the time to live is shown.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 const WATCH_TIME: Duration = WATCHDOG_TIMEOUT.saturating_mul(2);
@@ -66,9 +73,10 @@ fn main() -> ExitCode {
     env_logger::init();
     let arguments: Vec<String> = env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => Demo::run(),
+        [] => Demo::run(None),
+        [RECORD, file] => Demo::run(Some(Path::new(file))),
         [WORKER, keys, locked] => worker::run(keys.to_owned(), locked == "true"),
-        _ => Err("the demo takes no arguments".into()),
+        _ => Err("the demo takes no arguments, or --record FILE".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,7 +98,7 @@ struct Demo {
 }
 
 impl Demo {
-    fn run() -> Result<()> {
+    fn run(record: Option<&Path>) -> Result<()> {
         let output = Output::begin();
         let server = Server::start()?;
         let client = Client::open(server.url())?;
@@ -99,7 +107,7 @@ impl Demo {
         let demo = Demo { output, server, keys, lock };
         demo.introduce();
         demo.run_without_lock()?;
-        demo.run_with_lock()
+        demo.run_with_lock(record)
     }
 
     fn introduce(&self) {
@@ -132,7 +140,7 @@ impl Demo {
         ensure(twice > 0, "without the lock no job was done twice")
     }
 
-    fn run_with_lock(&self) -> Result<()> {
+    fn run_with_lock(&self, record: Option<&Path>) -> Result<()> {
         let is_slow = |job| [KEPT, KILLED, STOPPED].contains(&job);
         let kinds = (1..=JOBS).map(|job| if is_slow(job) { "slow" } else { "quick" });
         let mut list = List::write(&self.server, &self.keys, &kinds.collect::<Vec<_>>())?;
@@ -162,6 +170,7 @@ impl Demo {
         );
         self.stop(&mut workers, &holder)?;
         let totals = workers.finish()?;
+        record.map_or(Ok(()), |file| workers.record().write(file))?;
         self.show_record(&workers, &mut list, STOPPED + 1..JOBS + 1)?;
         self.conclude(&Count::of(&list.0.log()?, JOBS), &totals)
     }
@@ -220,7 +229,9 @@ impl Demo {
         from: &Observation,
         since: Instant,
     ) -> Result<()> {
-        self.show_left(self.lock.remaining()?.unwrap_or_default(), "not renewed");
+        let left = self.lock.remaining()?.unwrap_or_default();
+        workers.record_expiry(from, left);
+        self.show_left(left, "not renewed");
         let next = workers.taker(job, Some(from.worker))?;
         let after = seconds(next.at.saturating_duration_since(since));
         self.tell_of(&next, format!("takes job {job}, {after} later"));

@@ -23,6 +23,8 @@ pub(crate) enum Code {
     Unavailable = 69,
     /// The program or the system failed.
     Internal = 70,
+    /// The output file of `timeline` cannot be written.
+    CannotCreate = 73,
     /// The lock was lost, and the child was terminated.
     Lost = 75,
     /// The server refuses the command.

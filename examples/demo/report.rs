@@ -1,6 +1,15 @@
 //! The reports of a worker to the parent: one line each on its standard output.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A step of a thread with the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Waiting,
+    Acquired,
+    Released,
+    Lost,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
@@ -16,9 +25,39 @@ pub(crate) enum Report {
     Waited(Duration),
     /// The client's `lost` event.
     Lost,
+    /// A thread did a step with the lock, at a time since 1970.
+    Lock { thread: usize, step: Step, at: Duration },
+}
+
+impl Step {
+    /// The steps with their words, which are those of `leasehold watch --json`.
+    const ALL: [(Step, &str); 4] = [
+        (Step::Waiting, "waiting"),
+        (Step::Acquired, "acquired"),
+        (Step::Released, "released"),
+        (Step::Lost, "lost"),
+    ];
+
+    pub(crate) fn word(self) -> &'static str {
+        Step::ALL.iter().find(|(step, _)| *step == self).map_or("", |(_, word)| word)
+    }
+
+    fn read(word: &str) -> Option<Step> {
+        Step::ALL.iter().find(|(_, known)| *known == word).map(|(step, _)| *step)
+    }
+}
+
+/// Returns the time since 1970.
+pub(crate) fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 impl Report {
+    /// Returns the report of a present step.
+    pub(crate) fn lock(thread: usize, step: Step) -> Report {
+        Report::Lock { thread, step, at: now() }
+    }
+
     /// Prints the report.
     pub(crate) fn send(&self) {
         match self {
@@ -28,6 +67,9 @@ impl Report {
             Report::Noticed { thread, job, why } => println!("noticed {thread} {job} {why}"),
             Report::Waited(time) => println!("waited {}", time.as_micros()),
             Report::Lost => println!("lost"),
+            Report::Lock { thread, step, at } => {
+                println!("lock {thread} {} {}", at.as_micros(), step.word());
+            }
         }
     }
 
@@ -46,6 +88,11 @@ impl Report {
             }
             "waited" => Report::Waited(Duration::from_micros(u64::try_from(number()?).ok()?)),
             "lost" => Report::Lost,
+            "lock" => {
+                let (thread, at) = (number()?, u64::try_from(number()?).ok()?);
+                let step = Step::read(words.next()?)?;
+                Report::Lock { thread, step, at: Duration::from_micros(at) }
+            }
             _ => return None,
         })
     }

@@ -17,13 +17,13 @@ use leasehold::{Client, Events, Guard, Lock, Lost, Waited};
 
 use super::Result;
 use super::jobs::{Job, Jobs};
-use super::report::Report;
+use super::report::{Report, Step};
 
 /// The lease of the lock. Short, so that a dead worker is replaced soon.
 pub(crate) const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The name of the lock, after the prefix of this run.
-pub(crate) const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "job-list";
 
 /// The number of threads of a worker.
 pub(crate) const THREADS: usize = 2;
@@ -88,17 +88,23 @@ impl Worker {
 
     /// Does the next job under the lock. Returns whether there was one.
     fn do_next(&self, thread: usize, jobs: &mut Jobs) -> Result<bool> {
+        self.tell(thread, Step::Waiting);
         let guard = match self.lock.as_ref().map(Lock::lock).transpose() {
             // The grant arrived after its lease had expired: try again.
             Err(error) if error.is_lost() => return Ok(true),
             guard => guard?,
         };
+        self.tell(thread, Step::Acquired);
 
-        let Some(job) = jobs.next()? else { return Ok(false) };
+        let Some(job) = jobs.next()? else {
+            self.tell(thread, Step::Released);
+            return Ok(false);
+        };
         self.work_on(job, thread);
 
         // The last check before the record: if the lock is lost, another worker does the job.
         if let Some(why) = guard.as_ref().and_then(lost) {
+            self.tell(thread, Step::Lost);
             Report::Noticed { thread, job: job.number, why }.send();
             return Ok(true);
         }
@@ -106,7 +112,15 @@ impl Worker {
         if job.slow {
             Report::Did { thread, job: job.number }.send();
         }
+        self.tell(thread, Step::Released);
         Ok(true)
+    }
+
+    /// Reports a step, for the picture.
+    fn tell(&self, thread: usize, step: Step) {
+        if self.lock.is_some() {
+            Report::lock(thread, step).send();
+        }
     }
 
     fn work_on(&self, job: Job, thread: usize) {

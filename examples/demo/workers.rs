@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Result;
-use super::report::Report;
+use super::record::{Member, Record};
+use super::report::{self, Report};
 use super::worker::START;
 
 /// How long the parent waits for any one thing.
@@ -22,6 +23,7 @@ pub(crate) struct Workers {
     workers: Vec<Worker>,
     received: Receiver<Received>,
     totals: Totals,
+    record: Record,
 }
 
 /// The reports of all workers, summed up.
@@ -62,7 +64,8 @@ impl Workers {
     /// ready.
     pub(crate) fn start(size: u8, url: &str, arguments: &[&str]) -> Result<Workers> {
         let (sender, received) = mpsc::channel();
-        let mut all = Workers { workers: Vec::new(), received, totals: Totals::default() };
+        let (workers, totals, record) = (Vec::new(), Totals::default(), Record::default());
+        let mut all = Workers { workers, received, totals, record };
         for (number, name) in (b'A'..b'A' + size).enumerate() {
             let mut child = Command::new(env::current_exe()?)
                 .args(arguments)
@@ -118,7 +121,7 @@ impl Workers {
     }
 
     fn observation(&self, received: &Received, thread: usize) -> Observation {
-        let thread = self.thread_name(self.member(received.worker).1, thread);
+        let thread = self.workers[received.worker].member().thread(thread);
         Observation { worker: received.worker, thread, at: received.at }
     }
 
@@ -150,6 +153,10 @@ impl Workers {
                 self.totals.longest_wait = self.totals.longest_wait.max(time);
             }
             Some(Report::Lost) => self.totals.lost += 1,
+            Some(Report::Lock { thread, step, at }) => {
+                let member = self.workers[received.worker].member();
+                self.record.step(member, &member.thread(thread), step, at);
+            }
             None => self.workers[received.worker].end()?,
             Some(_) => {}
         }
@@ -177,17 +184,38 @@ impl Workers {
     pub(crate) fn kill(&mut self, worker: usize) -> Result<()> {
         self.workers[worker].killed = true;
         self.workers[worker].child.kill()?;
+        self.mark(worker, "is killed");
+        self.record.end_waits(self.workers[worker].member(), report::now());
         Ok(())
     }
 
     /// Stops a worker, as Ctrl-Z, a debugger or a suspended machine would.
-    pub(crate) fn stop(&self, worker: usize) -> Result<()> {
-        self.workers[worker].signal(Signal::STOP)
+    pub(crate) fn stop(&mut self, worker: usize) -> Result<()> {
+        self.workers[worker].signal(Signal::STOP)?;
+        self.mark(worker, "is stopped");
+        Ok(())
     }
 
     /// Lets a stopped worker continue.
-    pub(crate) fn resume(&self, worker: usize) -> Result<()> {
+    pub(crate) fn resume(&mut self, worker: usize) -> Result<()> {
+        self.mark(worker, "continues");
         self.workers[worker].signal(Signal::CONT)
+    }
+
+    /// Records a text about a worker.
+    fn mark(&mut self, worker: usize, text: &str) {
+        let member = self.workers[worker].member();
+        self.record.mark(member, &format!("{} {text}", member.name), report::now());
+    }
+
+    /// Records that the lease of a holder ends after `left`.
+    pub(crate) fn record_expiry(&mut self, holder: &Observation, left: Duration) {
+        let member = self.workers[holder.worker].member();
+        self.record.expiry(member, &holder.thread, report::now() + left);
+    }
+
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
     }
 
     /// Blocks until all workers have ended. Returns the totals of their reports.
@@ -201,8 +229,8 @@ impl Workers {
 
     /// Returns the name and the process id of a worker.
     pub(crate) fn member(&self, worker: usize) -> (char, u32) {
-        let Worker { name, child, .. } = &self.workers[worker];
-        (*name, child.id())
+        let Member { name, process } = self.workers[worker].member();
+        (name, process)
     }
 
     /// Returns the name of a thread of the process with this id, such as `A1`.
@@ -214,6 +242,10 @@ impl Workers {
 }
 
 impl Worker {
+    fn member(&self) -> Member {
+        Member { name: self.name, process: self.child.id() }
+    }
+
     /// Reaps a worker that has closed its output. Returns an error if it failed.
     fn end(&mut self) -> Result<()> {
         let status = self.child.wait()?;

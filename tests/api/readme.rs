@@ -234,8 +234,8 @@ fn the_readme_example_is_compiled() {
 /// Returns the files of the package.
 fn packaged() -> BTreeSet<String> {
     let mut list = Command::new(env!("CARGO"));
-    list.args(["package", "--package", "leasehold", "--list", "--allow-dirty", "--offline"]);
-    list.current_dir(path(""));
+    list.args(["package", "--package", "leasehold", "--list", "--allow-dirty", "--offline"])
+        .current_dir(path(""));
     let output = list.output().expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
@@ -270,30 +270,45 @@ pub(crate) fn files_in(folder: &str) -> Vec<String> {
     files
 }
 
+/// A link or an image: its text and its target.
+type Reference = (&'static str, &'static str);
+
+/// Returns the links and the images.
+fn links_and_images() -> (Vec<Reference>, Vec<Reference>) {
+    let pairs = README.split("](").zip(README.split("](").skip(1));
+    let found = pairs.filter_map(|(before, after)| {
+        let (before, text) = before.rsplit_once('[')?;
+        Some((before.ends_with('!'), (text, after.split(')').next()?)))
+    });
+    let (images, links): (Vec<_>, Vec<_>) = found.partition(|(is_image, _)| *is_image);
+    let references = |found: Vec<(bool, _)>| found.into_iter().map(|(_, it)| it).collect();
+    (references(links), references(images))
+}
+
+/// An image has a file of the package, and a text for those who do not see it.
+#[test]
+fn images_are_in_the_package_and_have_a_text() {
+    let packaged = packaged();
+    let (_, images) = links_and_images();
+    assert!(!images.is_empty() && !README.contains("<img"));
+    for (text, file) in images {
+        assert!(packaged.contains(file), "{file} is not in the package");
+        assert!(text.len() > 40, "{file} has no description: {text:?}");
+    }
+}
+
 /// The registry shows the README alone, where a relative link leads nowhere.
 #[test]
-fn links_and_images_work_on_the_registry_page() {
+fn links_work_on_the_registry_page() {
     let packaged = packaged();
-    let images = images();
-    let links: Vec<_> = README.split("](").skip(1).filter_map(|it| it.split(')').next()).collect();
+    let (links, _) = links_and_images();
     assert!(links.len() > 3, "found only {links:?}");
-    for link in links.into_iter().filter(|link| images.iter().all(|(_, image)| image != link)) {
+    for (_, link) in links {
         assert!(link.starts_with("https://"), "{link} is relative");
         if let Some((_, file)) = link.split_once("/leasehold/latest/source/") {
             assert!(packaged.contains(file), "{file} is not in the package");
         }
     }
-    // The text of an image stands for it where the image is missing.
-    for (text, image) in images {
-        assert!(text.len() > 20 && image.starts_with("docs/pictures/"), "{image}: {text}");
-    }
-    assert!(!README.contains("<img"), "an image needs a text");
-}
-
-/// Returns the texts and the paths of the images in the README.
-fn images() -> Vec<(&'static str, &'static str)> {
-    let images = README.split("![").skip(1).filter_map(|it| it.split(')').next());
-    images.filter_map(|image| image.split_once("](")).collect()
 }
 
 /// Returns the documents beside the README, without the report that script/bench writes.

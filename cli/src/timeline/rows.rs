@@ -1,0 +1,276 @@
+//! [`Timeline`]: the threads in rows, grouped by process.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
+
+use crate::observe::event::LockEvent;
+use crate::timeline::identity::{Identity, ProcessKey};
+use crate::timeline::recorder::record;
+use crate::timeline::spans::{Activity, Actor, Level, Mark, Outage, Span, Window};
+
+/// The most rows of a picture. The threads with the first events have them.
+const MOST_ROWS: usize = 400;
+
+/// The name of the row of unknown threads, if the process has other rows.
+const UNKNOWN: &str = "other threads";
+
+/// The content of a picture.
+#[derive(Clone, Debug)]
+pub(crate) struct Timeline {
+    pub(crate) window: Window,
+    pub(crate) locks: Vec<String>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) marks: Vec<Mark>,
+    pub(crate) outages: Vec<Outage>,
+    /// The numbers of waiting processes, by the number of the lock.
+    pub(crate) levels: BTreeMap<usize, Vec<Level>>,
+    /// The number of holds that were too short for any look.
+    pub(crate) unseen: u64,
+    /// The number of threads that have no row.
+    pub(crate) left_out: usize,
+}
+
+/// A process with a row for each of its threads.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) identity: Identity,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// A thread, or all threads of a process whose threads are unknown.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    /// The name of the thread, else its number; empty if the threads of the process are unknown.
+    pub(crate) thread: String,
+    /// Spans that overlap are in different lanes.
+    pub(crate) lanes: Vec<Vec<Span>>,
+    pub(crate) noticed: Vec<f64>,
+}
+
+impl Timeline {
+    /// Returns the content of the events. `locks` are the names of the first locks.
+    pub(crate) fn new(events: &[LockEvent], window: Window, locks: &[String]) -> Timeline {
+        let mut recorded = record(events, window, locks);
+        recorded.actors.retain(|actor| !(actor.spans.is_empty() && actor.noticed.is_empty()));
+        let left_out = recorded.actors.len().saturating_sub(MOST_ROWS);
+        recorded.actors.truncate(MOST_ROWS);
+        Timeline {
+            window,
+            locks: recorded.locks,
+            processes: group(recorded.actors),
+            marks: recorded.marks,
+            outages: recorded.outages,
+            levels: recorded.levels,
+            unseen: recorded.unseen,
+            left_out,
+        }
+    }
+
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.processes.iter().flat_map(|process| &process.rows)
+    }
+
+    /// Returns the number of spans with this activity.
+    pub(crate) fn count(&self, activity: Activity) -> usize {
+        self.rows().flat_map(Row::spans).filter(|span| span.activity == activity).count()
+    }
+}
+
+impl Row {
+    fn new(actor: Actor) -> Row {
+        let Identity { thread, thread_number: number, .. } = actor.identity;
+        let number = number.map(|number| format!("thread {number}"));
+        let thread = thread.or(number).unwrap_or_default();
+        Row { thread, lanes: lanes(actor.spans), noticed: actor.noticed }
+    }
+
+    pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.lanes.iter().flatten()
+    }
+}
+
+impl Process {
+    /// Returns the label, else the name of the program, else that of the client.
+    pub(crate) fn name(&self) -> &str {
+        let Identity { label, program, client, .. } = &self.identity;
+        let name = label.as_ref().or(program.as_ref()).or(client.as_ref());
+        name.map_or("unknown process", String::as_str)
+    }
+
+    /// Sorts the rows by thread. The last one is that of unknown threads.
+    fn order_rows(&mut self) {
+        self.rows.sort_by(|a, b| {
+            a.thread
+                .is_empty()
+                .cmp(&b.thread.is_empty())
+                .then_with(|| natural(&a.thread, &b.thread))
+        });
+        if let [_, .., last] = &mut self.rows[..]
+            && last.thread.is_empty()
+        {
+            last.thread = UNKNOWN.to_owned();
+        }
+    }
+
+    /// Returns whether a mark is about this process.
+    pub(crate) fn is_marked_by(&self, mark: &Mark) -> bool {
+        let same_host = mark.host.is_none() || mark.host == self.identity.host;
+        mark.pid.is_some() && mark.pid == self.identity.pid && same_host
+    }
+}
+
+/// Groups the threads by process, in the order of hosts, names and numbers.
+fn group(actors: Vec<Actor>) -> Vec<Process> {
+    let mut processes: Vec<Process> = Vec::new();
+    let mut places: HashMap<ProcessKey, usize> = HashMap::new();
+    for actor in actors {
+        let place = *places.entry(actor.identity.key()).or_insert_with(|| {
+            processes.push(Process { identity: Identity::default(), rows: Vec::new() });
+            processes.len() - 1
+        });
+        processes[place].identity.add(&actor.identity);
+        processes[place].rows.push(Row::new(actor));
+    }
+    processes.sort_by(compare_processes);
+    processes.iter_mut().for_each(Process::order_rows);
+    processes
+}
+
+fn compare_processes(a: &Process, b: &Process) -> Ordering {
+    natural(text(&a.identity.host), text(&b.identity.host))
+        .then_with(|| natural(a.name(), b.name()))
+        .then_with(|| a.identity.pid.cmp(&b.identity.pid))
+}
+
+fn text(fact: &Option<String>) -> &str {
+    fact.as_deref().unwrap_or_default()
+}
+
+/// Compares texts such that `worker-2` comes before `worker-10`.
+fn natural(a: &str, b: &str) -> Ordering {
+    parts(a).cmp(parts(b)).then_with(|| a.cmp(b))
+}
+
+/// Returns the digits and the other signs of a text as `(number, signs)`.
+fn parts(text: &str) -> impl Iterator<Item = (u128, &str)> {
+    let is_digit = |sign: char| sign.is_ascii_digit();
+    text.split_inclusive(move |sign| !is_digit(sign)).map(move |part| {
+        let digits = part.trim_end_matches(|sign| !is_digit(sign));
+        (digits.parse().unwrap_or_default(), &part[digits.len()..])
+    })
+}
+
+/// Distributes spans over lanes, the first lane that is free at the start of the span.
+fn lanes(spans: Vec<Span>) -> Vec<Vec<Span>> {
+    let mut lanes: Vec<Vec<Span>> = Vec::new();
+    for span in spans {
+        let is_free =
+            |lane: &&mut Vec<Span>| lane.last().is_none_or(|last| last.until <= span.from);
+        match lanes.iter_mut().find(is_free) {
+            Some(lane) => lane.push(span),
+            None => lanes.push(vec![span]),
+        }
+    }
+    lanes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::event::Happening;
+    use crate::timeline::fixtures::{event, hold, of_thread, timeline};
+
+    #[test]
+    fn processes_and_threads_are_in_natural_order() {
+        let events: Vec<LockEvent> = [(9, "w-10"), (9, "w-2"), (80, "main"), (8, "x")]
+            .into_iter()
+            .flat_map(|(pid, thread)| hold(f64::from(pid), 100.0, pid, thread))
+            .collect();
+        let timeline = timeline(&events);
+        let threads = |process: &Process| {
+            process.rows.iter().map(|row| row.thread.clone()).collect::<Vec<_>>().join(" ")
+        };
+        let rows: Vec<_> =
+            timeline.processes.iter().map(|it| (it.identity.pid, threads(it))).collect();
+        let expected = [(Some(8), "x"), (Some(9), "w-2 w-10"), (Some(80), "main")];
+        assert_eq!(rows, expected.map(|(pid, threads)| (pid, threads.to_owned())));
+    }
+
+    #[test]
+    fn unknown_threads_have_the_last_row_and_a_name_beside_others() {
+        let alone = hold(0.0, 1.0, 8, "");
+        let mut events = [hold(0.0, 1.0, 7, ""), hold(2.0, 3.0, 7, "x"), alone].concat();
+        events
+            .iter_mut()
+            .for_each(|event| event.thread = event.thread.take().filter(|it| it == "x"));
+        let timeline = timeline(&events);
+        let threads: Vec<&str> = timeline.rows().map(|row| &*row.thread).collect();
+        assert_eq!(threads, ["x", UNKNOWN, ""]);
+    }
+
+    #[test]
+    fn numbers_in_texts_count() {
+        let mut texts = ["b", "a10", "a9b", "a9", "", "10", "9", "a", "a9b2", "é"];
+        texts.sort_by(|a, b| natural(a, b));
+        assert_eq!(texts, ["", "a", "a9", "a9b", "a9b2", "a10", "b", "é", "9", "10"]);
+    }
+
+    #[test]
+    fn holds_at_the_same_time_are_in_lanes() {
+        let mut events: Vec<LockEvent> = hold(0.0, 4.0, 7, "x").into();
+        for (from, until, name) in
+            [(1.0, 2.0, "b"), (2.0, 3.0, "c"), (2.5, 5.0, "d"), (5.0, 6.0, "b")]
+        {
+            events
+                .extend(hold(from, until, 7, "x").map(|it| LockEvent { name: name.into(), ..it }));
+        }
+        let timeline = timeline(&events);
+        let row = &timeline.processes[0].rows[0];
+        let lanes: Vec<Vec<f64>> =
+            row.lanes.iter().map(|lane| lane.iter().map(|span| span.from).collect()).collect();
+        assert_eq!(lanes, [vec![0.0, 5.0], vec![1.0, 2.0], vec![2.5]]);
+    }
+
+    #[test]
+    fn a_process_has_its_label_else_its_program_else_its_client() {
+        let mut events = vec![
+            of_thread(0.0, Happening::Acquired, 1, "x"),
+            of_thread(0.0, Happening::Acquired, 2, "x"),
+            event(0.0, Happening::Acquired, "client:3"),
+            event(0.0, Happening::Acquired, "other"),
+        ];
+        events[1].label = Some("label".into());
+        let timeline = timeline(&events);
+        let mut names: Vec<&str> = timeline.processes.iter().map(Process::name).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["client", "label", "program", "unknown process"]);
+    }
+
+    #[test]
+    fn the_number_of_rows_is_bounded() {
+        let pids = 0..MOST_ROWS as u32 + 7;
+        let events: Vec<LockEvent> =
+            pids.flat_map(|pid| hold(f64::from(pid), 1e6, pid, "x")).collect();
+        let timeline = timeline(&events);
+        assert_eq!((timeline.rows().count(), timeline.left_out), (MOST_ROWS, 7));
+    }
+
+    #[test]
+    fn a_mark_is_about_one_process() {
+        let timeline = timeline(&[hold(0.0, 1.0, 7, "x"), hold(0.0, 1.0, 8, "x")].concat());
+        let mark = |host: Option<&str>, pid| Mark {
+            at: 0.0,
+            text: String::new(),
+            host: host.map(str::to_owned),
+            pid,
+        };
+        let marked = |mark: &Mark| {
+            let marked = timeline.processes.iter().filter(|it| it.is_marked_by(mark));
+            marked.filter_map(|it| it.identity.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(marked(&mark(None, Some(7))), [7]);
+        assert_eq!(marked(&mark(Some("host"), Some(8))), [8]);
+        assert!(marked(&mark(Some("elsewhere"), Some(7))).is_empty());
+        assert!(marked(&mark(None, None)).is_empty());
+    }
+}

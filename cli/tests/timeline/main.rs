@@ -1,0 +1,13 @@
+//! `timeline`: pictures of observed locks and of recorded events.
+
+#[path = "../../../tests/harness/mod.rs"]
+mod harness;
+
+#[allow(dead_code, reason = "the tests of the verbs that print use the rest")]
+#[path = "../views/program.rs"]
+mod program;
+
+mod failures;
+mod observed;
+mod picture;
+mod recorded;
