@@ -172,6 +172,8 @@ fn soak() {
         plans.push(Plan::messages(seed, span()));
         plans.extend([Layout::One, Layout::Cluster].map(|it| Plan::latches(it, seed, span())));
         plans.extend([Layout::One, Layout::Cluster].map(|it| Plan::order(it, seed, span())));
+        let elected = [Layout::One, Layout::Sentinel, Layout::Cluster];
+        plans.extend(elected.map(|it| Plan::elections(it, seed, span())));
         for (plan, outcome) in runs(&plans) {
             match outcome {
                 Some(report) => {

@@ -31,6 +31,9 @@ const WAITERS: &str = "leasehold_queue:";
 /// The prefix of the clients that wait for queue locks, which stay for as long.
 const CLIENTS: &str = "leasehold_alive:";
 
+/// The prefix of the records of leaders. That of a killed leader stays for two leases.
+const LEADERS: &str = "leasehold_leader:";
+
 /// The prefixes of the keys of semaphores. Expired permits of killed workers stay there until
 /// another caller comes.
 const PERMITS: &str = "semaphore-";
@@ -42,6 +45,9 @@ const ROUNDS: &str = "leasehold_round:";
 
 /// The prefix of request records, which stay for ten minutes if a request was repeated.
 const REQUESTS: &str = "leasehold_request:";
+
+/// The longest pause of `run` between two campaigns that fail.
+const PAUSE: Nanos = millis(5000);
 
 /// The time within which idle workers leave no lock and no subscription.
 const IDLE: Duration = Duration::from_secs(8);
@@ -129,6 +135,7 @@ fn bounds(plan: &Plan) -> Bounds {
         grant_lease: nanos(work.grant_lease()),
         heartbeat: nanos(work.poll_interval),
         weight_step: nanos(WEIGHT_STEP),
+        pause: PAUSE,
     }
 }
 
@@ -146,7 +153,8 @@ fn left_by_idle_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let lease = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
     // After the last hold has expired, nobody deletes the keys of the waiting clients.
     let expires = plan.faults != [Fault::Quiet] || work.kept_to_the_end > 0 || work.limited > 0;
-    let some = [COUNTERS, QUEUES, LATCHES, ROUNDS, REQUESTS, WAITERS, CLIENTS, PERMITS, EXPIRIES];
+    let some =
+        [COUNTERS, QUEUES, LATCHES, ROUNDS, REQUESTS, WAITERS, CLIENTS, LEADERS, PERMITS, EXPIRIES];
     let kept = if expires { &some[..] } else { &some[..4] };
     let is_kept = |key: &String| kept.iter().any(|prefix| key.starts_with(prefix));
     let mut left = Vec::new();
