@@ -336,6 +336,11 @@ impl History {
         sets.filter(|attempt| matches!(attempt.outcome, Outcome::Done(_))).count()
     }
 
+    /// Returns how often a reader or an observer of an election has learned a state.
+    pub fn sightings(&self) -> usize {
+        self.attempts.iter().map(|attempt| attempt.seen.len()).sum()
+    }
+
     /// Returns whether servers may have lost the count of a plain semaphore before this moment.
     fn may_have_lost_count(&self, lock: &str, to: Nanos) -> bool {
         let loses = |d: &&Disturbance| d.effect != Effect::Delays;

@@ -82,6 +82,7 @@ pub struct Counts {
     pub holds: usize,
     pub hand_offs: usize,
     pub rounds: usize,
+    pub sightings: usize,
     pub losses: usize,
     pub faults: usize,
     pub violations: usize,
@@ -93,6 +94,7 @@ impl AddAssign for Counts {
         self.holds += other.holds;
         self.hand_offs += other.hand_offs;
         self.rounds += other.rounds;
+        self.sightings += other.sightings;
         self.losses += other.losses;
         self.faults += other.faults;
         self.violations += other.violations;
@@ -275,6 +277,7 @@ impl Report {
             holds: history.holds(),
             hand_offs: history.hand_offs(),
             rounds: history.rounds(),
+            sightings: history.sightings(),
             losses: history.losses(),
             faults: history.disturbances.len() - quiet,
             violations: violations.len(),
@@ -326,9 +329,10 @@ impl Report {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { attempts, holds, hand_offs, rounds, losses, faults, violations } = self;
+        let Counts { attempts, holds, hand_offs, rounds, sightings, .. } = self;
+        let Counts { losses, faults, violations, .. } = self;
         write!(f, "{attempts} attempts, {holds} holds, {hand_offs} hand-offs, ")?;
-        write!(f, "{rounds} rounds, {losses} lost, ")?;
+        write!(f, "{rounds} rounds, {sightings} sightings, {losses} lost, ")?;
         write!(f, "{faults} faults, {violations} violations")
     }
 }
