@@ -263,27 +263,28 @@ fn former_leader_named(seed: u64) -> Plan {
     let all = Plan::elections(Layout::One, seed, SPAN);
     let work = Work {
         threads: 8,
-        locks: 60,
+        locks: 200,
         used_for: LONG,
         longest: [Duration::from_secs(2); 2],
-        // A record outlives the lease, which lasts as long as two grants.
-        leases: [Duration::from_secs(5); 2],
+        // A record lasts for twice as long.
+        leases: [Duration::from_secs(4); 2],
         ..all.work
     };
-    Plan { faults: vec![Fault::KillWorker], work, ..all }
+    Plan { faults: vec![Fault::KillWorker], quiet: 300..600, lasting: 100..300, work, ..all }
 }
 
 /// Leaders are stopped until their leases have ended.
 fn lost_term_goes_on(seed: u64) -> Plan {
     let all = Plan::elections(Layout::One, seed, SPAN);
     let work = Work {
-        locks: 4,
+        threads: 6,
+        locks: 12,
         used_for: LONG,
         longest: [Duration::from_secs(1); 2],
-        leases: [Duration::from_millis(1500); 2],
+        leases: [Duration::from_secs(2); 2],
         ..all.work
     };
-    Plan { faults: vec![Fault::StopWorker], lasting: 1500..2500, work, ..all }
+    Plan { faults: vec![Fault::StopWorker], quiet: 300..600, lasting: 2000..2500, work, ..all }
 }
 
 /// Returns a plan for plain semaphores whose calls get no reply at times.

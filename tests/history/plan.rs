@@ -184,15 +184,13 @@ impl Plan {
         Plan { name: "latches", work, ..all }
     }
 
-    /// Returns a plan for elections, whose longest terms outlast the bound of waits.
+    /// Returns a plan for elections. The longest terms outlast the bound of waits.
     pub fn elections(layout: Layout, seed: u64, span: Duration) -> Plan {
         let all = Plan::everything(layout, seed, span);
         let work = Work {
             threads: 3,
             kinds: vec![Kind::Election],
-            leases: [Duration::from_millis(1500), Duration::from_secs(3)],
-            poll_interval: Duration::from_millis(300),
-            response_timeout: Duration::from_millis(500),
+            poll_interval: Duration::from_millis(500),
             ..all.work
         };
         Plan { name: "elections", work, ..all }

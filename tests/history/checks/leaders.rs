@@ -310,9 +310,9 @@ mod tests {
             history.workers[0].killed = Some(millis(110));
             violated(&history)
         };
-        // The lease, and the heartbeat that grants the lock.
-        assert_eq!(asked(110 + 1000 + 100), []);
-        assert_eq!(asked(111 + 1000 + 100), [Promise::Leader]);
+        // The response time-out and the lease.
+        assert_eq!(asked(110 + 50 + 1000), []);
+        assert_eq!(asked(111 + 50 + 1000), [Promise::Leader]);
     }
 
     #[test]

@@ -148,7 +148,17 @@ fn claims(history: &History, waiting: &Attempt) -> Vec<(Nanos, Nanos, u32)> {
 
 /// Returns the moment at which a hold has certainly ended on the servers; `MAX` if none is known.
 pub(super) fn over(history: &History, attempt: &Attempt) -> Nanos {
-    span(history, attempt).map_or(Nanos::MAX, |span| span.to)
+    let killed = history.workers[attempt.worker].killed;
+    match (attempt.hold().map(|hold| hold.ended), killed) {
+        (Some(None), Some(killed)) => {
+            // The last renewal may be on its way. A kill itself delays no request.
+            let disturbed = history.disturbances_of(attempt.worker, attempt.asked, killed);
+            let disturbed = disturbed.filter(|d| d.name != "KillWorker").map(|d| d.felt_until);
+            let renewed = disturbed.max().unwrap_or(killed).max(killed + history.bounds.response);
+            renewed + history.lease(attempt) + history.bounds.step
+        }
+        _ => span(history, attempt).map_or(Nanos::MAX, |span| span.to),
+    }
 }
 
 fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
