@@ -8,6 +8,7 @@ mod capacity;
 mod claims;
 mod counts;
 mod latches;
+mod leaders;
 mod limits;
 mod order;
 mod overlaps;
@@ -15,11 +16,18 @@ mod tokens;
 mod waits;
 
 use super::Nanos;
-use super::record::{End, Event, Record, Request, Verb};
+use super::record::{End, Event, Record, Request, Seen, Verb};
 use crate::harness::nodes::slot;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+
+/// A leader of an election, or none, as a reader or an observer sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sighting {
+    pub at: Nanos,
+    pub leader: Option<Seen>,
+}
 
 /// Everything that is known of one run.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +64,8 @@ pub struct Attempt {
     pub request: Request,
     pub asked: Nanos,
     pub outcome: Outcome,
+    /// The answers to a question about the leader, or the messages to an observer.
+    pub seen: Vec<Sighting>,
     /// The kind and the text of the error of a call that failed; empty for others.
     pub error: String,
 }
@@ -67,7 +77,8 @@ pub enum Outcome {
     Unknown,
     Refused(Nanos),
     Failed(Nanos),
-    /// A call about a latch succeeded.
+    /// A call about a latch succeeded, a question about a leader was answered, or an observation
+    /// has ended.
     Done(Nanos),
     Held(Hold),
 }
@@ -145,6 +156,8 @@ pub struct Bounds {
     pub heartbeat: Nanos,
     /// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
     pub weight_step: Nanos,
+    /// The longest pause of `run` between two campaigns that fail.
+    pub pause: Nanos,
 }
 
 /// The result of all checks of a history.
@@ -175,6 +188,8 @@ pub enum Promise {
     Wait,
     /// Waiters for a queue lock are granted in the order of arrival and weight.
     Order,
+    /// Readers and observers of an election see its leader, and no former one.
+    Leader,
     /// Later calls leave permits to the oldest waiter.
     Claim,
     /// A call returns in time, and fails only with a reason.
@@ -223,8 +238,7 @@ impl History {
                 self.workers[index].stalls.push(Stall { from: at.saturating_sub(span), to: at });
             } else if let Event::Asks(request) = event {
                 open.insert(attempt, self.attempts.len());
-                let (outcome, error) = (Outcome::Unknown, String::new());
-                self.attempts.push(Attempt { worker: index, request, asked: at, outcome, error });
+                self.attempts.push(Attempt::new(index, request, at, Outcome::Unknown));
             } else if let Some(position) = open.get(&attempt) {
                 self.attempts[*position].apply(at, event);
             }
@@ -236,6 +250,10 @@ impl History {
         let (mut violations, mut longest_wait) = (Vec::new(), 0);
         for attempts in self.by_lock().values() {
             violations.extend(answers::check(self, attempts));
+            let (looks, attempts): (Vec<&Attempt>, Vec<&Attempt>) =
+                attempts.iter().partition(|attempt| attempt.request.is_look());
+            let attempts = &attempts;
+            violations.extend(leaders::check(self, attempts, &looks));
             if attempts.iter().any(|attempt| attempt.request.is_latch()) {
                 let (found, wait) = latches::check(self, attempts);
                 violations.extend(found);
@@ -301,17 +319,26 @@ impl History {
     /// Returns whether servers may have lost the hold of an attempt, or their clocks stepped,
     /// before the grant of another hold at this moment.
     fn may_have_lost(&self, attempt: &Attempt, granted: Nanos) -> bool {
+        self.may_have_lost_between(&attempt.request.lock, attempt.asked, granted)
+    }
+
+    /// Returns whether servers may have lost their data of a lock, or their clocks stepped, between
+    /// two moments.
+    fn may_have_lost_between(&self, lock: &str, from: Nanos, to: Nanos) -> bool {
         let loses = |d: &&Disturbance| d.effect != Effect::Delays;
         let mut losses = self.disturbances.iter().filter(loses);
-        losses.any(|d| {
-            d.covers(&attempt.request.lock) && d.from <= granted && attempt.asked <= d.until
-        })
+        losses.any(|d| d.covers(lock) && d.from <= to && from <= d.until)
     }
 
     /// Returns the number of calls that set the count of a latch, and so began a round.
     pub fn rounds(&self) -> usize {
         let sets = self.attempts.iter().filter(|attempt| attempt.request.verb == Verb::SetCount);
         sets.filter(|attempt| matches!(attempt.outcome, Outcome::Done(_))).count()
+    }
+
+    /// Returns how often a reader or an observer of an election has learned a state.
+    pub fn sightings(&self) -> usize {
+        self.attempts.iter().map(|attempt| attempt.seen.len()).sum()
     }
 
     /// Returns whether servers may have lost the count of a plain semaphore before this moment.
@@ -359,6 +386,10 @@ impl Disturbance {
 }
 
 impl Attempt {
+    fn new(worker: usize, request: Request, asked: Nanos, outcome: Outcome) -> Attempt {
+        Attempt { worker, request, asked, outcome, seen: Vec::new(), error: String::new() }
+    }
+
     pub fn hold(&self) -> Option<&Hold> {
         match &self.outcome {
             Outcome::Held(hold) => Some(hold),
@@ -367,8 +398,10 @@ impl Attempt {
     }
 
     fn apply(&mut self, at: Nanos, event: Event) {
-        if let Event::Failed(error) = &event {
-            self.error.clone_from(error);
+        match &event {
+            Event::Failed(error) => self.error.clone_from(error),
+            Event::Seen(leader) => self.seen.push(Sighting { at, leader: *leader }),
+            _ => {}
         }
         self.outcome.apply(at, event);
     }
@@ -387,7 +420,7 @@ impl Outcome {
             (Event::Valid, Outcome::Held(hold)) => hold.valid_to = hold.valid_to.max(at),
             (Event::Lost, Outcome::Held(hold)) => hold.lost = hold.lost.or(Some(at)),
             (Event::Ended(how), Outcome::Held(hold)) => hold.ended = Some((at, how)),
-            // `Ends` changes nothing. The other events need a hold.
+            // `Ends` and `Seen` change nothing. The other events need a hold.
             _ => {}
         }
     }
@@ -395,7 +428,7 @@ impl Outcome {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Attempt { worker, request, asked, outcome, error } = self;
+        let Attempt { worker, request, asked, outcome, error, .. } = self;
         let after = |at: Nanos| format!("+{:.1} ms", at.saturating_sub(*asked) as f64 / 1e6);
         write!(f, "worker {worker} asks at {:.3} s for {request:?}: ", *asked as f64 / 1e9)?;
         match outcome {
@@ -430,10 +463,10 @@ mod examples {
             grant_lease: millis(300),
             heartbeat: millis(100),
             weight_step: millis(200),
+            pause: millis(500),
         };
         let workers = vec![worker.clone(), worker];
-        let (disturbances, counts) = (Vec::new(), HashMap::new());
-        History { workers, attempts, disturbances, bounds, counts }
+        History { workers, attempts, bounds, ..History::default() }
     }
 
     /// Returns an attempt that was granted and unlocked, with all moments in milliseconds.
@@ -455,7 +488,7 @@ mod examples {
             _ => 5000,
         };
         let request = Request::waiting("a".to_owned(), max_wait);
-        Attempt { worker, request, asked: millis(asked), outcome, error: String::new() }
+        Attempt::new(worker, request, millis(asked), outcome)
     }
 
     pub(super) fn disturbance(
@@ -483,12 +516,12 @@ mod examples {
 
     #[test]
     fn records_of_a_worker_become_attempts() {
-        let lines = "1 10 asks a acquire false none 100 none none false 1 1\n\
-                     2 11 asks a acquire true 70 0 none none false 1 1\n\
+        let lines = "1 10 asks a acquire false none 100 none none false 1 1 0\n\
+                     2 11 asks a acquire true 70 0 none none false 1 1 0\n\
                      1 12 granted 5\n0 13 stalled 4\n\
                      2 13 refused\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
-                     3 18 granted 1\n4 19 asks b acquire false none 7 none none true 2 1\n4 20 fai\n\
-                     5 21 asks c acquire false none 7 none none false 1 1\n5 22 failed timeout";
+                     3 18 granted 1\n4 19 asks b acquire false none 7 none none true 2 1 0\n4 20 fai\n\
+                     5 21 asks c acquire false none 7 none none false 1 1 0\n5 22 failed timeout";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);
         history.add(Worker { lease: 1, killed: Some(20), stalls: Vec::new() }, records);

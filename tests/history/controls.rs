@@ -21,7 +21,7 @@ pub struct Control {
 }
 
 /// All seeded faults that histories find, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 22] = [
+pub const CONTROLS: [Control; 24] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -64,6 +64,8 @@ pub const CONTROLS: [Control; 22] = [
         promise: Promise::Exclusion,
         plan: permits_counted_twice,
     },
+    Control { fault: "former-leader-named", promise: Promise::Leader, plan: former_leader_named },
+    Control { fault: "lost-term-goes-on", promise: Promise::Tokens, plan: lost_term_goes_on },
 ];
 
 /// No subscriber receives the message of a release between a refusal and its subscription.
@@ -254,6 +256,35 @@ fn permits_counted_twice(seed: u64) -> Plan {
         ..work
     });
     Plan { name: "cut replies", ..plan }
+}
+
+/// Leaders are killed, and few candidates wait for each election when its lease ends.
+fn former_leader_named(seed: u64) -> Plan {
+    let all = Plan::elections(Layout::One, seed, SPAN);
+    let work = Work {
+        threads: 8,
+        locks: 200,
+        used_for: LONG,
+        longest: [Duration::from_secs(2); 2],
+        // A record lasts for twice as long.
+        leases: [Duration::from_secs(4); 2],
+        ..all.work
+    };
+    Plan { faults: vec![Fault::KillWorker], quiet: 300..600, lasting: 100..300, work, ..all }
+}
+
+/// Leaders are stopped until their leases have ended.
+fn lost_term_goes_on(seed: u64) -> Plan {
+    let all = Plan::elections(Layout::One, seed, SPAN);
+    let work = Work {
+        threads: 6,
+        locks: 12,
+        used_for: LONG,
+        longest: [Duration::from_secs(1); 2],
+        leases: [Duration::from_secs(2); 2],
+        ..all.work
+    };
+    Plan { faults: vec![Fault::StopWorker], quiet: 300..600, lasting: 2000..2500, work, ..all }
 }
 
 /// Returns a plan for plain semaphores whose calls get no reply at times.

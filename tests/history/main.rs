@@ -159,19 +159,23 @@ fn seeded_faults_are_found() {
     });
 }
 
-/// Runs the plans of all layouts at once, with one seed after the other.
+/// Runs the plans of all layouts at once, with one seed after the other. `LEASEHOLD_PLAN` names
+/// the only plan to run.
 #[test]
 #[ignore = "takes LEASEHOLD_SOAK minutes: script/soak runs this test"]
 fn soak() {
     let end = Instant::now() + Duration::from_secs(60 * number("LEASEHOLD_SOAK", 10));
     let (mut counts, mut failed) = (Counts::default(), Vec::new());
-    let mut seed = seed();
+    let (mut seed, name) = (seed(), std::env::var("LEASEHOLD_PLAN").ok());
     while Instant::now() < end {
         let layouts = [Layout::One, Layout::Sentinel, Layout::Cluster, Layout::Five];
         let mut plans: Vec<_> = layouts.iter().flat_map(|layout| plans(*layout, seed)).collect();
         plans.push(Plan::messages(seed, span()));
         plans.extend([Layout::One, Layout::Cluster].map(|it| Plan::latches(it, seed, span())));
         plans.extend([Layout::One, Layout::Cluster].map(|it| Plan::order(it, seed, span())));
+        let elected = [Layout::One, Layout::Sentinel, Layout::Cluster];
+        plans.extend(elected.map(|it| Plan::elections(it, seed, span())));
+        plans.retain(|plan| name.as_ref().is_none_or(|name| plan.name == name));
         for (plan, outcome) in runs(&plans) {
             match outcome {
                 Some(report) => {

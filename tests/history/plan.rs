@@ -81,6 +81,7 @@ impl Layout {
             // Twice the locks with tokens, because only their updates are checked in the store.
             Layout::One | Layout::Sentinel | Layout::Cluster => [
                 &[Kind::Fenced, Kind::Fenced, Kind::Queued, Kind::Queued][..],
+                &[Kind::Election, Kind::Election],
                 &[Kind::Plain, Kind::Fair, Kind::Rw, Kind::Spin],
                 &[Kind::Semaphore, Kind::Semaphore, Kind::Count, Kind::Count],
                 &[Kind::Latch, Kind::Latch],
@@ -181,6 +182,18 @@ impl Plan {
             ..all.work
         };
         Plan { name: "latches", work, ..all }
+    }
+
+    /// Returns a plan for elections. The longest terms outlast the bound of waits.
+    pub fn elections(layout: Layout, seed: u64, span: Duration) -> Plan {
+        let all = Plan::everything(layout, seed, span);
+        let work = Work {
+            threads: 3,
+            kinds: vec![Kind::Election],
+            poll_interval: Duration::from_millis(500),
+            ..all.work
+        };
+        Plan { name: "elections", work, ..all }
     }
 
     /// Returns a plan without faults in which many callers queue for one lock.

@@ -31,12 +31,22 @@ pub enum Event {
     Ended(End),
     /// The worker has made a call about a latch. A wait has ended with an open latch.
     Done,
+    /// A reader or an observer of an election learns this leader, or that there is none.
+    Seen(Option<Seen>),
     /// The call gave up at its deadline, or changed nothing.
     Refused,
     /// The call returned this error: its kind and text as one word.
     Failed(String),
     /// A short sleep of the worker lasted this much longer. The number of the attempt is 0.
     Stalled(Nanos),
+}
+
+/// The leader of an election, as another process sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub token: u64,
+    /// The value of the leader, 0 for a text that is no number.
+    pub value: u64,
 }
 
 /// The lock and the options of an attempt.
@@ -60,21 +70,32 @@ pub struct Request {
     pub max_hold: Option<u64>,
     /// The minimum hold in milliseconds, or `None`.
     pub min_hold: Option<u64>,
+    /// The value of a candidate, another one for each call; otherwise 0.
+    pub value: u64,
 }
 
 /// The verb of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Acquires a lock or permits, or waits for a latch.
+    /// Acquires a lock or permits, wins an election, or waits for a latch.
     Acquire,
+    /// Waits for a term inside of `run`.
+    Lead,
+    /// Asks for the leader of an election.
+    Look,
+    /// Observes an election.
+    Observe,
     SetCount,
     CountDown,
     Delete,
 }
 
 impl Verb {
-    const ALL: [(Verb, &'static str); 4] = [
+    const ALL: [(Verb, &'static str); 7] = [
         (Verb::Acquire, "acquire"),
+        (Verb::Lead, "lead"),
+        (Verb::Look, "look"),
+        (Verb::Observe, "observe"),
         (Verb::SetCount, "set"),
         (Verb::CountDown, "down"),
         (Verb::Delete, "delete"),
@@ -117,6 +138,8 @@ impl Record {
             Event::Ended(End::Dropped) => "dropped".to_owned(),
             Event::Ended(End::Unknown) => "unknown".to_owned(),
             Event::Done => "done".to_owned(),
+            Event::Seen(None) => "seen none".to_owned(),
+            Event::Seen(Some(Seen { token, value })) => format!("seen {token} {value}"),
             Event::Refused => "refused".to_owned(),
             Event::Failed(kind) => format!("failed {kind}"),
             Event::Stalled(span) => format!("stalled {span}"),
@@ -138,6 +161,7 @@ impl Record {
             "dropped" => Event::Ended(End::Dropped),
             "unknown" => Event::Ended(End::Unknown),
             "done" => Event::Done,
+            "seen" => Event::Seen(Seen::parse(&mut words)?),
             "refused" => Event::Refused,
             "failed" => Event::Failed(words.next()?.to_owned()),
             "stalled" => Event::Stalled(number(&mut words)?),
@@ -147,15 +171,33 @@ impl Record {
     }
 }
 
+impl Seen {
+    /// Parses a leader, or the word for none.
+    fn parse(words: &mut SplitWhitespace<'_>) -> Option<Option<Seen>> {
+        let Some(token) = limit(words)? else { return Some(None) };
+        Some(Some(Seen { token, value: number(words)? }))
+    }
+}
+
 impl Request {
     /// Whether the lock is fair, so that callers of all processes queue.
     pub fn is_fair(&self) -> bool {
         self.lock.starts_with(&Kind::Fair.to_string())
     }
 
-    /// Whether the lock is a queue lock.
+    /// Whether the lock is a queue lock, as that of an election is.
     pub fn is_queued(&self) -> bool {
-        self.lock.starts_with(&Kind::Queued.to_string())
+        self.is_elected() || self.lock.starts_with(&Kind::Queued.to_string())
+    }
+
+    /// Whether the lock is that of an election.
+    pub fn is_elected(&self) -> bool {
+        self.lock.starts_with(&Kind::Election.to_string())
+    }
+
+    /// Whether the call only reads the leader of an election.
+    pub fn is_look(&self) -> bool {
+        matches!(self.verb, Verb::Look | Verb::Observe)
     }
 
     /// Returns the number of permits that valid holds may have at once, 1 for a lock.
@@ -180,12 +222,12 @@ impl Request {
 
     fn line(&self) -> String {
         let Request { lock, shared, lease, max_wait, max_hold, min_hold, .. } = self;
-        let Request { cancelled, weight, permits, verb, .. } = self;
+        let Request { cancelled, weight, permits, verb, value, .. } = self;
         let [lease, max_hold, min_hold] = [lease, max_hold, min_hold]
             .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
         let limits = format!("{max_hold} {min_hold}");
         let wait = format!("{max_wait} {limits} {cancelled} {weight}");
-        format!("asks {lock} {verb} {shared} {lease} {wait} {permits}")
+        format!("asks {lock} {verb} {shared} {lease} {wait} {permits} {value}")
     }
 
     /// Returns a request that waits, with a renewed lease and no limits.
@@ -201,6 +243,7 @@ impl Request {
             permits: 1,
             max_hold: None,
             min_hold: None,
+            value: 0,
         }
     }
 
@@ -212,6 +255,7 @@ impl Request {
         let (max_hold, min_hold) = (limit(words)?, limit(words)?);
         let cancelled = words.next()?.parse().ok()?;
         let [weight, permits] = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
+        let value = number(words)?;
         Some(Request {
             lock,
             verb,
@@ -223,6 +267,7 @@ impl Request {
             permits,
             max_hold,
             min_hold,
+            value,
         })
     }
 }
@@ -256,6 +301,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
             permits,
             max_hold,
             min_hold,
+            value: 91,
         })
     };
     let all = [
@@ -269,6 +315,8 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         Event::Ended(End::Dropped),
         Event::Ended(End::Unknown),
         Event::Done,
+        Event::Seen(None),
+        Event::Seen(Some(Seen { token: 12, value: 91 })),
         Event::Refused,
         Event::Failed("timeout".to_owned()),
         Event::Stalled(31),
@@ -277,8 +325,8 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         let record = Record { attempt, at: 1 << 60, event };
         assert_eq!(Record::parse(&record.line()), Some(record));
     }
-    let asks = "1 2 asks a acquire false none 7 none none true 1";
-    for cut in ["", "1", "1 2", "1 2 as", asks, "1 2 granted", "x 2 valid"] {
+    let asks = "1 2 asks a acquire false none 7 none none true 1 1";
+    for cut in ["", "1", "1 2", "1 2 as", asks, "1 2 granted", "1 2 seen 3", "x 2 valid"] {
         assert_eq!(Record::parse(cut), None, "{cut}");
     }
 }

@@ -31,6 +31,9 @@ const WAITERS: &str = "leasehold_queue:";
 /// The prefix of the clients that wait for queue locks, which stay for as long.
 const CLIENTS: &str = "leasehold_alive:";
 
+/// The prefix of the records of leaders. That of a killed leader stays for two leases.
+const LEADERS: &str = "leasehold_leader:";
+
 /// The prefixes of the keys of semaphores. Expired permits of killed workers stay there until
 /// another caller comes.
 const PERMITS: &str = "semaphore-";
@@ -42,6 +45,9 @@ const ROUNDS: &str = "leasehold_round:";
 
 /// The prefix of request records, which stay for ten minutes if a request was repeated.
 const REQUESTS: &str = "leasehold_request:";
+
+/// The longest pause of `run` between two campaigns that fail.
+const PAUSE: Nanos = millis(5000);
 
 /// The time within which idle workers leave no lock and no subscription.
 const IDLE: Duration = Duration::from_secs(8);
@@ -76,6 +82,7 @@ pub struct Counts {
     pub holds: usize,
     pub hand_offs: usize,
     pub rounds: usize,
+    pub sightings: usize,
     pub losses: usize,
     pub faults: usize,
     pub violations: usize,
@@ -87,6 +94,7 @@ impl AddAssign for Counts {
         self.holds += other.holds;
         self.hand_offs += other.hand_offs;
         self.rounds += other.rounds;
+        self.sightings += other.sightings;
         self.losses += other.losses;
         self.faults += other.faults;
         self.violations += other.violations;
@@ -129,6 +137,7 @@ fn bounds(plan: &Plan) -> Bounds {
         grant_lease: nanos(work.grant_lease()),
         heartbeat: nanos(work.poll_interval),
         weight_step: nanos(WEIGHT_STEP),
+        pause: PAUSE,
     }
 }
 
@@ -146,7 +155,8 @@ fn left_by_idle_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let lease = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
     // After the last hold has expired, nobody deletes the keys of the waiting clients.
     let expires = plan.faults != [Fault::Quiet] || work.kept_to_the_end > 0 || work.limited > 0;
-    let some = [COUNTERS, QUEUES, LATCHES, ROUNDS, REQUESTS, WAITERS, CLIENTS, PERMITS, EXPIRIES];
+    let some =
+        [COUNTERS, QUEUES, LATCHES, ROUNDS, REQUESTS, WAITERS, CLIENTS, LEADERS, PERMITS, EXPIRIES];
     let kept = if expires { &some[..] } else { &some[..4] };
     let is_kept = |key: &String| kept.iter().any(|prefix| key.starts_with(prefix));
     let mut left = Vec::new();
@@ -267,6 +277,7 @@ impl Report {
             holds: history.holds(),
             hand_offs: history.hand_offs(),
             rounds: history.rounds(),
+            sightings: history.sightings(),
             losses: history.losses(),
             faults: history.disturbances.len() - quiet,
             violations: violations.len(),
@@ -318,9 +329,10 @@ impl Report {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { attempts, holds, hand_offs, rounds, losses, faults, violations } = self;
+        let Counts { attempts, holds, hand_offs, rounds, sightings, .. } = self;
+        let Counts { losses, faults, violations, .. } = self;
         write!(f, "{attempts} attempts, {holds} holds, {hand_offs} hand-offs, ")?;
-        write!(f, "{rounds} rounds, {losses} lost, ")?;
+        write!(f, "{rounds} rounds, {sightings} sightings, {losses} lost, ")?;
         write!(f, "{faults} faults, {violations} violations")
     }
 }

@@ -1,5 +1,7 @@
 //! A worker process: acquires locks, uses the store and prints its records.
 
+mod elections;
+
 use super::plan::Work;
 use super::record::{End, Event, Record, Request, Verb};
 use super::store::Store;
@@ -79,6 +81,8 @@ pub enum Kind {
     Rw,
     Spin,
     Queued,
+    /// An election: calls win it, work as its leader, read and observe the leader.
+    Election,
     Red,
     /// Permits with a lease.
     Semaphore,
@@ -89,13 +93,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [(Kind, &'static str); 10] = [
+    const ALL: [(Kind, &'static str); 11] = [
         (Kind::Plain, "plain"),
         (Kind::Fenced, "fenced"),
         (Kind::Fair, "fair"),
         (Kind::Rw, "rw"),
         (Kind::Spin, "spin"),
         (Kind::Queued, "queued"),
+        (Kind::Election, "election"),
         (Kind::Red, "red"),
         (Kind::Semaphore, "semaphore"),
         (Kind::Count, "count"),
@@ -105,6 +110,11 @@ impl Kind {
     /// Returns the name of a lock of this kind.
     pub fn lock(self, number: u64) -> String {
         format!("{self}-{number}")
+    }
+
+    /// Whether holds of this kind may have a fixed lease and a longest hold.
+    fn has_leases(self) -> bool {
+        !matches!(self, Kind::Count | Kind::Latch | Kind::Election)
     }
 }
 
@@ -236,6 +246,9 @@ pub fn run_worker(role: &Role) {
             scope.spawn(move || Thread::new(role, arguments, clients, attempts, thread).work(stop));
         }
         scope.spawn(|| record_stalls(role, &stop));
+        if arguments.work.kinds.contains(&Kind::Election) {
+            scope.spawn(|| elections::observe(role, &arguments, &attempts, &stop));
+        }
         while role.hear().is_some_and(|line| line != STOP) {}
         stop.store(true, Ordering::SeqCst);
     });
@@ -370,11 +383,15 @@ impl<'a> Thread<'a> {
         if kind == Kind::Latch {
             return self.use_latch();
         }
+        if kind == Kind::Election && self.only_looks_or_runs() {
+            return;
+        }
         let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
-        // The permits of a plain semaphore have no end.
+        // The permits of a plain semaphore, and the terms of a leader, have no end.
         let to_the_end =
-            self.rng.u8(0..100) < self.arguments.work.kept_to_the_end && kind != Kind::Count;
-        let request = self.request(kind, to_the_end);
+            self.rng.u8(0..100) < self.arguments.work.kept_to_the_end && kind.has_leases();
+        let value = if kind == Kind::Election { elections::value(attempt) } else { 0 };
+        let request = Request { value, ..self.request(kind, to_the_end) };
         self.record(attempt, now(), Event::Asks(request.clone()));
         match acquire(self.clients, kind, &request) {
             Ok(Some(acquired)) => self.hold(attempt, kind, &request, acquired, to_the_end),
@@ -385,7 +402,7 @@ impl<'a> Thread<'a> {
 
     /// Waits for a latch, or begins a round of it and counts down for a while.
     fn use_latch(&mut self) {
-        let wait = Request { lease: None, ..self.request(Kind::Latch, false) };
+        let wait = self.request(Kind::Latch, false);
         // Without a reply, a wait fails soon after its deadline. A `max_wait` of 0 stands for a
         // call that waits for the reply.
         let wait = Request { max_wait: wait.max_wait.max(1), ..wait };
@@ -418,16 +435,17 @@ impl<'a> Thread<'a> {
 
     fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
         let shared = kind == Kind::Rw && self.rng.bool();
-        let max_hold = self.limit().filter(|_| !matches!(kind, Kind::Count | Kind::Latch));
-        let has_minimum = !shared && !matches!(kind, Kind::Red | Kind::Count | Kind::Latch);
+        let max_hold = self.limit().filter(|_| kind.has_leases());
+        let has_minimum = !shared && kind.has_leases() && kind != Kind::Red;
         let min_hold = self.limit().filter(|_| has_minimum);
         // An overdue hold may be kept until its renewed lease ends.
         let fixed = match to_the_end {
             true => max_hold.is_none() || self.rng.bool(),
-            false => self.rng.u8(0..100) < 15 && kind != Kind::Count,
+            false => self.rng.u8(0..100) < 15 && kind.has_leases(),
         };
         let is_semaphore = matches!(kind, Kind::Semaphore | Kind::Count);
         let is_large = is_semaphore && self.rng.u8(0..100) < self.arguments.work.large;
+        let is_queued = matches!(kind, Kind::Queued | Kind::Election);
         let max_wait = if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(500..6000) };
         Request {
             lock: kind.lock(self.number(kind)),
@@ -438,8 +456,9 @@ impl<'a> Thread<'a> {
             lease: fixed.then(|| self.rng.u64(self.arguments.work.fixed.clone())),
             max_wait,
             cancelled: max_wait > 0 && self.rng.u8(0..100) < CANCELLED,
-            weight: if kind == Kind::Queued { self.rng.u32(1..=10) } else { 1 },
+            weight: if is_queued { self.rng.u32(1..=10) } else { 1 },
             permits: if is_large { self.rng.u32(2..=CAPACITY) } else { 1 },
+            value: 0,
         }
     }
 
@@ -469,9 +488,6 @@ impl<'a> Thread<'a> {
     ) {
         let (held, token) = acquired;
         self.record(attempt, now(), Event::Granted { token });
-        let account = self.arguments.account(kind, request);
-        let token = if self.arguments.work.fenced { token } else { 0 };
-        let read = account.as_ref().and_then(|account| self.store.read(account, token));
         let span = self.span();
         let end = match (to_the_end, request.max_hold) {
             (true, Some(max_hold)) if request.lease.is_none() => {
@@ -481,13 +497,29 @@ impl<'a> Thread<'a> {
             (true, _) => Nanos::MAX,
             (false, _) => now() + span.as_nanos() as Nanos,
         };
-        let valid = self.observe_until(attempt, &*held, end);
+        let valid = self.use_hold(attempt, (kind, request), (&|| held.is_held(), token), end);
+        self.end(attempt, held, valid);
+    }
+
+    /// Uses the store, and checks the hold until this moment or its loss. Returns whether the hold
+    /// is still valid.
+    fn use_hold(
+        &mut self,
+        attempt: u64,
+        (kind, request): (Kind, &Request),
+        (is_held, token): (&dyn Fn() -> bool, u64),
+        end: Nanos,
+    ) -> bool {
+        let account = self.arguments.account(kind, request);
+        let token = if self.arguments.work.fenced { token } else { 0 };
+        let read = account.as_ref().and_then(|account| self.store.read(account, token));
+        let valid = self.observe_until(attempt, is_held, end);
         if let (Some(account), Some(value)) = (account, read) {
             // A program that is paused after its last check writes too, even if its lease is over.
             // The store has to refuse that write.
             self.store.write(&account, token, value + 1);
         }
-        self.end(attempt, held, valid);
+        valid
     }
 
     /// Returns the length of a hold, or of the pause before a count-down.
@@ -497,11 +529,11 @@ impl<'a> Thread<'a> {
     }
 
     /// Checks the hold until this moment or its loss. Returns whether it is still valid.
-    fn observe_until(&self, attempt: u64, held: &dyn Held, end: Nanos) -> bool {
+    fn observe_until(&self, attempt: u64, is_held: &dyn Fn() -> bool, end: Nanos) -> bool {
         let (mut seen, mut recorded) = (None, 0);
         loop {
             let at = now();
-            if !held.is_held() {
+            if !is_held() {
                 // The last valid check may not be recorded yet.
                 seen.into_iter().for_each(|seen| self.record(attempt, seen, Event::Valid));
                 self.record(attempt, at, Event::Lost);
@@ -542,7 +574,7 @@ impl Arguments {
     /// beside a fenced store.
     fn account(&self, kind: Kind, request: &Request) -> Option<String> {
         let unfenced = !self.work.fenced && !request.shared;
-        let has_tokens = matches!(kind, Kind::Fenced | Kind::Queued);
+        let has_tokens = matches!(kind, Kind::Fenced | Kind::Queued | Kind::Election);
         (has_tokens || unfenced).then(|| request.lock.clone())
     }
 }
@@ -566,6 +598,7 @@ fn acquire(
             let lock = client.queue_lock(name).with_weight(request.weight);
             acquire_limited(lock, request, Guard::<Queued>::token)
         }
+        Kind::Election => elections::campaign(client, request),
         Kind::Red => {
             let lock = RedLock::new(clients.to_vec(), name);
             let max_hold = request.max_hold.map(Duration::from_millis);
@@ -666,6 +699,7 @@ fn call_latch(latch: &CountDownLatch, request: &Request) -> leasehold::Result<bo
             Ok(until_cancelled(max_wait, |token| waiting.with_cancel(token).wait())?.is_some())
         }
         Verb::Acquire => latch.wait_for(max_wait),
+        Verb::Lead | Verb::Look | Verb::Observe => unreachable!("a verb of elections"),
     }
 }
 

@@ -11,6 +11,7 @@
 //! attempt to connect. So a stall excuses an early time-out: one of four steps took a quarter of the
 //! response time-out.
 
+use super::super::record::Verb;
 use super::{Attempt, History, Hold, Outcome, Promise, Violation};
 use crate::{Nanos, millis};
 
@@ -38,6 +39,8 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
     let time_out = time_out.min(history.lease(attempt));
     let (promise, broken) = match &attempt.outcome {
         // A busy machine excuses a time-out, but no earlier error.
+        // Only its stop ends the campaigns of `run`.
+        Outcome::Failed(at) if request.verb == Verb::Lead => (Promise::Answer, *at < deadline),
         Outcome::Failed(at) => {
             let early = *at < asked + time_out && undisturbed(*at);
             (Promise::Answer, early && !explained_by_older_request(history, attempt, *at))

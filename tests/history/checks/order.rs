@@ -8,6 +8,7 @@
 //! A client whose listener is not connected may lose its places for a while. So a call is checked
 //! only if its worker began long before the call, and if there were no faults and stalls.
 
+use super::super::record::Verb;
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
 use crate::{Nanos, millis};
 
@@ -62,7 +63,9 @@ impl<'a> Waiter<'a> {
             Outcome::Refused(_) => end,
             Outcome::Held(hold) => hold.granted.min(end),
         };
-        let arrived = attempt.asked + history.bounds.response;
+        // A call in `run` comes after a resignation.
+        let requests = if attempt.request.verb == Verb::Lead { 2 } else { 1 };
+        let arrived = attempt.asked + requests * history.bounds.response;
         let place = place(&history.bounds, attempt, arrived);
         (arrived < until).then_some(Waiter { attempt, arrived, place, until })
     }

@@ -6,7 +6,7 @@
 //! A semaphore counts as free for a waiter while the permits of all other attempts that may have
 //! some, the largest of the possible claims, and its own are not more than the capacity.
 
-use super::super::record::End;
+use super::super::record::{End, Verb};
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
 use crate::{Nanos, millis};
 
@@ -146,6 +146,21 @@ fn claims(history: &History, waiting: &Attempt) -> Vec<(Nanos, Nanos, u32)> {
     others.filter_map(claim).collect()
 }
 
+/// Returns the moment at which a hold has certainly ended on the servers; `MAX` if none is known.
+pub(super) fn over(history: &History, attempt: &Attempt) -> Nanos {
+    let killed = history.workers[attempt.worker].killed;
+    match (attempt.hold().map(|hold| hold.ended), killed) {
+        (Some(None), Some(killed)) => {
+            // The last renewal may be on its way. A kill itself delays no request.
+            let disturbed = history.disturbances_of(attempt.worker, attempt.asked, killed);
+            let disturbed = disturbed.filter(|d| d.name != "KillWorker").map(|d| d.felt_until);
+            let renewed = disturbed.max().unwrap_or(killed).max(killed + history.bounds.response);
+            renewed + history.lease(attempt) + history.bounds.step
+        }
+        _ => span(history, attempt).map_or(Nanos::MAX, |span| span.to),
+    }
+}
+
 fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let (asked, bounds) = (attempt.asked, &history.bounds);
     let killed = history.workers[attempt.worker].killed;
@@ -204,8 +219,10 @@ fn gap(history: &History, attempt: &Attempt, spans: &Spans<'_>) -> Option<Nanos>
         1 => held.map(|span| (span.from, span.to)).collect(),
         _ => spans.without_enough_permits(history, attempt, from, end),
     };
-    let disturbed = history.disturbances_of(attempt.worker, from, end);
-    let disturbed = disturbed.map(|d| (d.from, d.felt_until));
+    // After a campaign that fails, `run` pauses.
+    let pause = if attempt.request.verb == Verb::Lead { history.bounds.pause } else { 0 };
+    let disturbed = history.disturbances_of(attempt.worker, from.saturating_sub(pause), end);
+    let disturbed = disturbed.map(|d| (d.from, d.felt_until + pause));
     Some(longest_gap(from, end, held.into_iter().chain(disturbed).collect()))
 }
 

@@ -1,0 +1,178 @@
+//! Elections: candidates, leaders, readers and observers.
+//!
+//! A candidate campaigns once, or works in `run` for a while: then each term is an attempt of its
+//! own. The value of a leader is a number that belongs to one call, so a check can compare the term
+//! that a reader sees with the term of that call.
+
+use super::{Acquired, Arguments, CHECK_INTERVAL, Held, Kind, Thread, error_word, until_cancelled};
+use crate::harness::process::Role;
+use crate::record::{End, Event, Record, Request, Seen, Verb};
+use crate::{Nanos, millis, now};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use leasehold::{CancelToken, Client, Election, Leader, Leadership};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Percentage of turns at an election that only read the leader, and of those that work in `run`.
+const LOOKS: u8 = 40;
+const RUNS: u8 = 20;
+
+/// The number of questions of a reader, one after the other.
+const QUESTIONS: Range<u32> = 1..5;
+
+/// How often an observer without messages looks for the end of the work.
+const OBSERVED: Duration = Duration::from_millis(100);
+
+/// Returns the value of the leader for a call of this process.
+pub(super) fn value(attempt: u64) -> u64 {
+    u64::from(std::process::id()) << 32 | attempt
+}
+
+fn candidate(client: &Client, request: &Request) -> Election {
+    let election = client.election(&*request.lock).with_weight(request.weight);
+    election.with_value(request.value.to_string())
+}
+
+/// Wins an election.
+pub(super) fn campaign(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
+    let election = candidate(client, request);
+    let term = match request.waits() {
+        None => election.try_campaign()?,
+        Some((max_wait, true)) => {
+            until_cancelled(max_wait, |token| election.with_cancel(token).campaign())?
+        }
+        Some((max_wait, false)) => election.try_campaign_for(max_wait)?,
+    };
+    Ok(term.map(|term| (term.token(), term)).map(|(token, term)| (Box::new(term) as _, token)))
+}
+
+impl Held for Leadership {
+    fn is_held(&self) -> bool {
+        Leadership::is_held(self)
+    }
+
+    fn unlock(self: Box<Self>) -> leasehold::Result<()> {
+        self.resign()
+    }
+}
+
+fn seen(leader: Option<Leader>) -> Event {
+    Event::Seen(
+        leader.map(|leader| Seen {
+            token: leader.token(),
+            value: leader.value().parse().unwrap_or(0),
+        }),
+    )
+}
+
+impl Thread<'_> {
+    /// Reads the leader of an election, or works in `run`, at some of the turns.
+    pub(super) fn only_looks_or_runs(&mut self) -> bool {
+        let (turn, request) = (self.rng.u8(0..100), self.request(Kind::Election, false));
+        if turn < LOOKS {
+            let request = Request { verb: Verb::Look, max_wait: 0, ..request };
+            (0..self.rng.u32(QUESTIONS)).for_each(|_| self.look(&request));
+        } else if turn < LOOKS + RUNS {
+            let max_wait = request.max_wait.max(1);
+            self.run(Request { verb: Verb::Lead, max_wait, cancelled: true, ..request });
+        }
+        turn < LOOKS + RUNS
+    }
+
+    /// Records that this call begins. Returns its number.
+    fn asks(&self, request: Request) -> u64 {
+        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
+        self.record(attempt, now(), Event::Asks(request));
+        attempt
+    }
+
+    fn look(&self, request: &Request) {
+        let attempt = self.asks(request.clone());
+        match self.clients[0].election(&*request.lock).leader() {
+            Ok(leader) => {
+                self.record(attempt, now(), seen(leader));
+                self.record(attempt, now(), Event::Done);
+            }
+            Err(error) => self.record(attempt, now(), Event::Failed(error_word(&error))),
+        }
+    }
+
+    /// Works in `run` until a cancellation after the longest wait of the request.
+    fn run(&mut self, request: Request) {
+        let value = value(self.attempts.fetch_add(1, Ordering::SeqCst));
+        let request = Request { value, ..request };
+        let election = candidate(&self.clients[0], &request);
+        let mut waiting = Some(self.asks(request.clone()));
+        let span = Duration::from_millis(request.max_wait);
+        let end = now() + millis(request.max_wait);
+        let outcome = until_cancelled(span, |stop| {
+            election.run(stop, |term| {
+                let attempt = waiting.take().expect("a call waits until it is stopped");
+                self.lead(attempt, &request, term);
+                waiting = self.next_term(&request, stop, end);
+            })
+        });
+        if let Some(attempt) = waiting {
+            let event = match outcome {
+                Ok(_) => Event::Refused,
+                Err(error) => Event::Failed(error_word(&error)),
+            };
+            self.record(attempt, now(), event);
+        }
+    }
+
+    /// Works as the leader for a while. The stop of `run` is no loss.
+    fn lead(&mut self, attempt: u64, request: &Request, term: &Leadership) {
+        let token = term.token();
+        self.record(attempt, now(), Event::Granted { token });
+        let end = now() + self.span().as_nanos() as Nanos;
+        let is_held = || !term.check().is_err_and(|error| error.is_lost());
+        self.use_hold(attempt, (Kind::Election, request), (&is_held, token), end);
+        self.record(attempt, now(), Event::Ends);
+        self.record(attempt, now(), Event::Ended(End::Dropped));
+    }
+
+    /// Records the wait for another term. Returns its number, or `None` if `run` is stopped.
+    fn next_term(&self, request: &Request, stop: &CancelToken, end: Nanos) -> Option<u64> {
+        let max_wait = end.saturating_sub(now()) / millis(1);
+        (!stop.is_cancelled()).then(|| self.asks(Request { max_wait, ..request.clone() }))
+    }
+}
+
+/// Observes the first election until `stop`, with a client of its own.
+///
+/// The thread of an observer notices the end of its receiver late, but a closed client at once.
+pub(super) fn observe(role: &Role, arguments: &Arguments, attempts: &AtomicU64, stop: &AtomicBool) {
+    let client = arguments.clients().remove(0);
+    let request = Request::waiting(Kind::Election.lock(0), 0);
+    let request = Request { verb: Verb::Observe, ..request };
+    while !stop.load(Ordering::SeqCst) {
+        let attempt = attempts.fetch_add(1, Ordering::SeqCst);
+        let record = |event| role.say(&Record { attempt, at: now(), event }.line());
+        record(Event::Asks(request.clone()));
+        match client.election(&*request.lock).observe() {
+            Ok(receiver) => record(observe_until(stop, &receiver, |event| record(event))),
+            Err(error) => record(Event::Failed(error_word(&error))),
+        }
+        thread::sleep(CHECK_INTERVAL);
+    }
+    client.close();
+}
+
+/// Records messages until `stop`. Returns the last event.
+fn observe_until(
+    stop: &AtomicBool,
+    receiver: &Receiver<Option<Leader>>,
+    record: impl Fn(Event),
+) -> Event {
+    while !stop.load(Ordering::SeqCst) {
+        match receiver.recv_timeout(OBSERVED) {
+            Ok(leader) => record(seen(leader)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Event::Failed("disconnected".to_owned()),
+        }
+    }
+    Event::Done
+}
