@@ -79,19 +79,6 @@ fn split(urls: &str) -> Vec<String> {
     parts
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_are_separated_by_commas_and_passwords_may_have_commas() {
-        assert_eq!(split("redis://a/"), ["redis://a/"]);
-        assert_eq!(split("redis://a/, redis://b/"), ["redis://a/", "redis://b/"]);
-        assert_eq!(split("redis://:a,b@h/,redis://c/"), ["redis://:a,b@h/", "redis://c/"]);
-        assert_eq!(split(""), [""]);
-    }
-}
-
 /// Returns the host and the port of a URL, or the path of its socket.
 fn host(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
@@ -103,7 +90,15 @@ fn host(url: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::host;
+    use super::*;
+
+    #[test]
+    fn urls_are_separated_by_commas_and_passwords_may_have_commas() {
+        assert_eq!(split("redis://a/"), ["redis://a/"]);
+        assert_eq!(split("redis://a/, redis://b/"), ["redis://a/", "redis://b/"]);
+        assert_eq!(split("redis://:a,b@h/,redis://c/"), ["redis://:a,b@h/", "redis://c/"]);
+        assert_eq!(split(""), [""]);
+    }
 
     #[test]
     fn an_address_for_people_has_no_password() {
