@@ -180,11 +180,12 @@ impl Election {
     /// the term anyway, and the watchdog repeats the announcement.
     ///
     /// # Errors
-    /// The errors of [`Lock::lock`](crate::Lock::lock), except
-    /// [`is_deadlock`](crate::Error::is_deadlock), and the
-    /// [errors of every verb](Election#errors-of-every-verb). If the server refuses the
-    /// announcement for good, for instance without the permission, the call resigns and returns
-    /// that error.
+    /// The errors of [`Lock::lock`](crate::Lock::lock) and the
+    /// [errors of every verb](Election#errors-of-every-verb).
+    /// [`is_deadlock`](crate::Error::is_deadlock) if this thread has a [`Guard`](crate::Guard) of
+    /// the lock with this name; a thread that has a term, and campaigns again, waits for the end of
+    /// that term. If the server refuses the announcement for good, for instance without the
+    /// permission, the call resigns and returns that error.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -203,7 +204,8 @@ impl Election {
     /// without success.
     ///
     /// # Errors
-    /// The errors of [`campaign`](Election::campaign).
+    /// The errors of [`campaign`](Election::campaign), except
+    /// [`is_deadlock`](crate::Error::is_deadlock).
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
         self.stand(Patience::None)
     }
@@ -320,9 +322,9 @@ impl Election {
     /// which the receiver takes it, so read with `recv`, `recv_timeout`, an iterator or `select!`.
     /// (`try_recv` finds nothing while the thread looks at the server.)
     ///
-    /// A drop of the receiver ends the thread with the next change, at the latest after 30 poll
-    /// intervals. For this purpose, a caller that waits for a message as long as that receives the
-    /// same state again. A receiver keeps the client running, as a guard does;
+    /// After 30 poll intervals without a message the thread sends the same state again, to a caller
+    /// that waits at that moment. So it notices a dropped receiver, and ends, after that time at
+    /// the latest, or with the next change. A receiver keeps the client running, as a guard does;
     /// [`Client::close`](crate::Client::close) disconnects it.
     ///
     /// # Errors

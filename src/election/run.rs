@@ -24,11 +24,12 @@ impl Election {
     /// term was lost, and campaigns again, behind the other candidates.
     ///
     /// # Stop
-    /// A cancellation of `stop` ends a wait for a term within 100 ms. In a term it makes
-    /// [`is_held`](Leadership::is_held) false. As soon as `lead` has returned, the call resigns and
-    /// waits for the confirmation, so the process may end after this call: the next candidate does
-    /// not have to wait for the end of a lease. The token of
-    /// [`with_cancel`](Election::with_cancel) has no effect.
+    /// A cancellation of `stop` ends a wait for a term within 100 ms. The candidate then leaves the
+    /// queue. In a term, a cancellation makes [`is_held`](Leadership::is_held) false, and the call
+    /// resigns as soon as `lead` has returned. Before it returns, the call waits for the server to
+    /// confirm either, for two [response time-outs](crate::Builder::response_timeout) at most. So
+    /// the process may end after this call: the next candidate does not have to wait for the end of
+    /// a lease. The token of [`with_cancel`](Election::with_cancel) has no effect.
     ///
     /// A panic in `lead` resigns, as the drop of a [`Leadership`] does, and ends the call.
     ///
@@ -38,7 +39,8 @@ impl Election {
     /// [`is_lost`](crate::Error::is_lost). All other errors end the call:
     /// - [`is_closed`](crate::Error::is_closed) if the client is closed.
     /// - [`is_configuration`](crate::Error::is_configuration),
-    ///   [`is_invalid_name`](crate::Error::is_invalid_name), or
+    ///   [`is_invalid_name`](crate::Error::is_invalid_name),
+    ///   [`is_deadlock`](crate::Error::is_deadlock) as for [`campaign`](Election::campaign), or
     ///   [`is_server`](crate::Error::is_server) with an error that is not retryable, such as
     ///   `NOPERM`.
     /// - The error of [`Leadership::resign`] if the last resignation was not confirmed. The next

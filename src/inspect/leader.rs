@@ -55,8 +55,8 @@ impl Leader {
 
 impl PartialEq for Leader {
     fn eq(&self, other: &Leader) -> bool {
-        let facts = |it: &Leader| (it.token, it.value.clone(), it.holder.owner().to_owned());
-        facts(self) == facts(other)
+        let is_same_term = self.token == other.token && self.holder.owner() == other.holder.owner();
+        is_same_term && self.value == other.value
     }
 }
 

@@ -100,15 +100,19 @@ impl Announcements {
     }
 
     /// Returns the announcements of terms that are valid at `now`, and forgets the others.
+    ///
+    /// The last reference to an ended term may be dropped here, outside of the mutex.
     fn valid(&self, now: Moment) -> Vec<Arc<Announcement>> {
-        let mut valid = Vec::new();
+        let is_valid = |it: &Arc<Announcement>| !it.term.hold.remaining(now).is_zero();
+        let mut announcements = Vec::new();
         self.0.lock().retain(|known| {
-            let announcement = known.upgrade().filter(|it| !it.term.hold.remaining(now).is_zero());
-            let is_valid = announcement.is_some();
-            valid.extend(announcement);
-            is_valid
+            let announcement = known.upgrade();
+            let is_kept = announcement.as_ref().is_some_and(is_valid);
+            announcements.extend(announcement);
+            is_kept
         });
-        valid
+        announcements.retain(is_valid);
+        announcements
     }
 }
 

@@ -278,3 +278,18 @@ fn a_lost_message_costs_an_observer_a_poll_interval() {
         term.resign().expect("the term is valid");
     }
 }
+
+/// The thread of the leader sends nothing, so only the announcement can make a new connection.
+#[test]
+fn a_record_comes_back_after_all_connections_broke() {
+    let server = Server::start();
+    let client = build(polling(server.url()).watchdog_timeout(BRISK));
+    let term = campaign(&candidate(&client, "x"));
+    for _ in 0..2 {
+        server.ask::<u32>(&["CLIENT", "KILL", "SKIPME", "yes", "TYPE", "normal"]);
+        assert_eq!(server.ask::<u32>(&["DEL", RECORD]), 1);
+        eventually("the leader is announced again", || server.ask::<u32>(&["EXISTS", RECORD]) == 1);
+    }
+    term.check().expect("the term is valid");
+    term.resign().expect("the term is valid");
+}

@@ -506,3 +506,18 @@ fn a_lost_term_calls_its_closures_and_a_resignation_does_not() {
         assert!(lost.is_empty());
     }
 }
+
+#[test]
+fn a_campaign_does_not_wait_for_a_guard_of_its_own_thread() {
+    let server = Server::start();
+    let client = build(polling(server.url()));
+    let guard = client.queue_lock("a").lock().expect("the lock is free");
+    let election = client.election("a");
+    let is_deadlock = |error: leasehold::Error| error.is_deadlock();
+    assert!(election.campaign().is_err_and(is_deadlock));
+    assert!(election.try_campaign_for(BOUND).is_err_and(is_deadlock));
+    assert!(election.run(&CancelToken::new(), |_| panic!("no term")).is_err_and(is_deadlock));
+    assert!(election.try_campaign().expect("the server answers").is_none());
+    guard.unlock().expect("the lock is held");
+    campaign(&election).resign().expect("the term is valid");
+}
