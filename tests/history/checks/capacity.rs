@@ -36,6 +36,14 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
     found
 }
 
+/// Returns whether servers may have lost the permits of a hold, or the count that has them.
+fn may_be_lost(history: &History, (attempt, _): &Held<'_>, begun: Nanos) -> bool {
+    match attempt.request.is_counted() {
+        true => history.may_have_lost_count(&attempt.request.lock, begun),
+        false => history.may_have_lost(attempt, begun),
+    }
+}
+
 /// Returns the moment until which the minimum keeps the permits of a hold in use, or 0.
 fn kept_to(history: &History, (attempt, hold): &Held<'_>) -> Nanos {
     minimum_end(history, attempt, hold).unwrap_or(0)
@@ -50,7 +58,7 @@ fn too_early(
     capacity: u32,
 ) -> Option<Violation> {
     let all = [valid, kept].concat();
-    let certain = all.iter().filter(|held| !history.may_have_lost(held.0, begun));
+    let certain = all.iter().filter(|held| !may_be_lost(history, held, begun));
     let taken: u32 = certain.map(|held| held.0.request.permits).sum();
     (taken > capacity).then(|| {
         let text = format!("more than {capacity} permits before a minimum:{}", list(&all));
@@ -72,10 +80,7 @@ fn too_many(
     let sum = |counts: &dyn Fn(&Held<'_>) -> bool| -> u32 {
         open.iter().filter(|held| counts(held)).map(|held| held.0.request.permits).sum()
     };
-    let may_be_lost = |held: &Held<'_>| match held.0.request.is_counted() {
-        true => history.may_have_lost_count(&held.0.request.lock, begun),
-        false => history.may_have_lost(held.0, begun),
-    };
+    let may_be_lost = |held: &Held<'_>| may_be_lost(history, held, begun);
     // A hold that ends by itself before its report is due is no violation.
     let unreported = |held: &Held<'_>| {
         let due = || report_due(history, held.0, begun);

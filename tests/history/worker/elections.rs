@@ -153,7 +153,7 @@ pub(super) fn observe(role: &Role, arguments: &Arguments, attempts: &AtomicU64, 
         let record = |event| role.say(&Record { attempt, at: now(), event }.line());
         record(Event::Asks(request.clone()));
         match client.election(&*request.lock).observe() {
-            Ok(receiver) => record(observe_until(stop, &receiver, |event| record(event))),
+            Ok(receiver) => record(observe_until(stop, &receiver, record)),
             Err(error) => record(Event::Failed(error_word(&error))),
         }
         thread::sleep(CHECK_INTERVAL);
