@@ -124,8 +124,8 @@ impl Election {
     /// Sets the weight of this handle as a candidate, from 1 to 10. No round trip.
     ///
     /// As [`with_weight`](crate::QueueLock::with_weight) of a queue lock: a candidate of weight `n`
-    /// counts as arrived `n - 1` [weight steps](crate::Builder::weight_step) earlier. A leader stays
-    /// the leader, whatever the weights of the candidates are.
+    /// counts as arrived `n - 1` [weight steps](crate::Builder::weight_step) earlier. No weight of a
+    /// candidate ends a term.
     #[must_use = "the weight belongs to the election that is returned"]
     pub fn with_weight(mut self, weight: u32) -> Election {
         self.shared.set_weight(weight);

@@ -1,8 +1,8 @@
 //! The thread of one observer of an election.
 //!
 //! The thread sleeps until a message arrives on the channel of the election, or until the next look
-//! is due: after a poll interval, or at the end of the leader's lease. Then it reads the leader, and
-//! hands a new state to the observer. The channel to the observer has no capacity, so the observer
+//! is due: after a poll interval, or at the end of the leader's lease. Then it reads the leader,
+//! and hands a new state to the observer. The channel to the observer has no capacity, so the observer
 //! always gets the latest state, and nothing accumulates.
 //!
 //! The thread owns a registration at the channel of the election, as a waiting caller does. So the

@@ -134,8 +134,8 @@ macro_rules! event {
         impl $event {
             /// Returns an event at the Unix epoch, for the tests of a program.
             ///
-            /// Fields that are no arguments are zero, empty, `None`, `false` or the plain kind. The test
-            /// can set them afterwards.
+            /// Fields that are no arguments are zero, empty, `None`, `false` or the plain kind. The
+            /// test can set them afterwards.
             #[must_use = "an event does nothing until it is passed to a method of `Events`"]
             pub fn new($($given: $given_as),*) -> $event {
                 $event { at: EPOCH, $($field: $default),* }
