@@ -156,7 +156,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
-    /// Pattern with *, ? and [ab]
+    /// Pattern: `*`, `?`, or one of several characters, `[ab]`
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
 }
@@ -197,7 +197,7 @@ pub(crate) enum SortBy {
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// Pattern with *, ? and [ab]
+    /// Pattern: `*`, `?`, or one of several characters, `[ab]`
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
     /// Time between two looks

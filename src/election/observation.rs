@@ -2,8 +2,8 @@
 //!
 //! The thread sleeps until a message arrives on the channel of the election, or until the next look
 //! is due: after a poll interval, or at the end of the leader's lease. Then it reads the leader,
-//! and hands a new state to the observer. The channel to the observer has no capacity, so the observer
-//! always gets the latest state, and nothing accumulates.
+//! and hands a new state to the observer. The channel to the observer has no capacity, so the
+//! observer always gets the latest state, and nothing accumulates.
 //!
 //! The thread owns a registration at the channel of the election, as a waiting caller does. So the
 //! listener keeps the subscription, and subscribes again after a reconnection. After each look the

@@ -1,7 +1,7 @@
 //! `leasehold timeline`: a picture of the holds and waits of locks.
 //!
 //! `events` reads a file, `observation` looks at locks; both give events. `identity`, `spans`,
-//! `recorder` and `rows` make a [`Timeline`](rows::Timeline) of them, without any server or clock.
+//! `recorder` and `rows` make a [`Timeline`] of them, without any server or clock.
 //! `picture` draws it, `output` writes it.
 
 mod events;

@@ -1,7 +1,7 @@
 //! The verbs that print: `ls`, `show`, `watch`, `force`, `audit`.
 //!
 //! Reading order: [`text`] (printable texts, durations, times), [`table`], [`json`] (the JSON of
-//! locks), [`print`] (stdout), then a module per verb.
+//! locks), [`mod@print`] (stdout), then a module per verb.
 
 pub(crate) mod audit;
 pub(crate) mod force;
