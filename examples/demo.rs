@@ -1,9 +1,10 @@
 //! A demonstration: several processes share one list of jobs, and no job is done twice.
 //!
-//! Run `script/demo`, which also draws a picture of the run, or `cargo run --release --example demo`.
-//! `--record FILE` writes the events for the picture. Starts a private Redis server, or
-//! uses `REDIS_URL` and removes its keys at the end. Exits with 1 if a job was done twice or never,
-//! or if a scene did not show what it should. `RUST_LOG=debug` shows the log of the library.
+//! Run `script/demo`, which also draws a picture of the run, or
+//! `cargo run --release --example demo`. `--record FILE` writes the events for the picture. Starts
+//! a private Redis server, or uses `REDIS_URL` and removes its keys at the end. Exits with 1 if a
+//! job was done twice or never, or if a scene did not show its result. `RUST_LOG=debug` shows the
+//! log of the library.
 //!
 //! This file is the parent process, which directs the scenes. `demo/worker.rs` is a worker, as a
 //! user of the library would write it. The parent starts this program again for each worker.

@@ -15,16 +15,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker, TIME_PASSES};
 
-/// Ends waits for locks, permits, latches and terms from another thread.
+/// Ends waits for locks, permits, latches and terms of elections from another thread.
 ///
 /// [`Lock::with_cancel`](crate::Lock::with_cancel) attaches a token to a handle, and so do the
 /// methods of that name of all other locks, of [`Semaphore`](crate::Semaphore),
 /// [`PlainSemaphore`](crate::PlainSemaphore), [`CountDownLatch`](crate::CountDownLatch) and
-/// [`Election`](crate::Election). After
-/// [`cancel`](CancelToken::cancel) every call that would take a lock or permits, or wait for a
-/// latch, through that handle fails with [`Error::is_cancelled`](crate::Error::is_cancelled),
-/// whether the call waits or not; a waiting call returns within 100 ms. Guards and permits keep
-/// their holds. A clone is the same token, and a cancelled token stays cancelled.
+/// [`Election`](crate::Election). [`Election::run`](crate::Election::run) takes a token as its
+/// argument. After [`cancel`](CancelToken::cancel) every call that would take a lock or permits,
+/// wait for a latch, or campaign, through that handle fails with
+/// [`Error::is_cancelled`](crate::Error::is_cancelled), whether the call waits or not; a waiting
+/// call returns within 100 ms. Guards, permits and terms keep their holds. A clone is the same
+/// token, and a cancelled token stays cancelled.
 ///
 /// ```no_run
 /// use std::thread;

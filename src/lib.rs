@@ -230,8 +230,8 @@
 //! held locks whose names match a pattern. [`Client::lock_info`] looks at one lock of any kind,
 //! [`Client::watch_locks`] repeatedly at several. Any client of the same servers can ask. Holders
 //! of Redisson are included, with fewer facts. A query of the holders takes two round trips, and
-//! then asks their processes for more facts over a new connection. Acquires and releases cost no
-//! more because of these queries. They need [permissions][holder-permissions] of their own.
+//! then asks their processes for more facts over a new connection. The queries need
+//! [permissions][holder-permissions] of their own. They add no cost to acquires and releases.
 //!
 //! [holder-permissions]: https://docs.rs/crate/leasehold/latest/source/docs/permissions.md
 //!
@@ -271,8 +271,8 @@
 //!
 //! - `metrics`: exports the statistics through the crate [`metrics`](https://docs.rs/metrics).
 //! - `tls`: connections to `rediss://` URLs, by rustls.
-//! - `serde`: implements `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`], [`LockInfo`] and
-//!   [`Leader`].
+//! - `serde`: implements `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`], [`LockInfo`],
+//!   [`Leader`] and [`AuditFinding`].
 //!
 //! # Exported metrics
 //!

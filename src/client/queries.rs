@@ -57,9 +57,9 @@ impl Client {
 
     /// Returns the lock with this name, of any kind, or `None` if it is free.
     ///
-    /// Has the facts of [`locks`](Client::locks), and needs no search. `None` also while callers
-    /// wait for a free lock, for a hash of another program, and for the name of a semaphore or a
-    /// latch.
+    /// Has the facts of [`locks`](Client::locks), and needs no search. Returns `None` also for a
+    /// free lock with waiting callers, for a hash of another program, and for the name of a
+    /// semaphore or a latch.
     ///
     /// Blocks until the servers answer, for one response time-out at most. Two round trips, the
     /// first to all nodes of a cluster at the same time; one if the lock is free. Then asks the
@@ -105,12 +105,12 @@ impl Client {
     /// and the rest of a minimum hold, and wakes the waiters of the kind. Leaves a hash of another
     /// program, a semaphore and a latch as they are, and returns `false` for these.
     ///
-    /// Looks at the lock and then frees it, each in one round trip; one round trip if the lock is
-    /// free; two more if the lock has changed from readers to a writer, or back, in between. Blocks
-    /// until the server answers, for one response time-out at most. If another caller gets the lock
-    /// between the two steps, that caller loses it. A caller of a fair lock that joins an empty
-    /// queue between the steps notices the free lock at its next poll. Copies and lost answers are
-    /// as in [`Lock::force_unlock`](crate::Lock::force_unlock).
+    /// Two round trips: a look at the lock, and the release. One round trip if the lock is free;
+    /// two more if the lock changes from readers to a writer, or back, between the look and the
+    /// release. Blocks until the server answers, for one response time-out at most. A caller that
+    /// gets the lock between the look and the release loses it. A caller of a fair lock that joins
+    /// an empty queue in this time notices the free lock at its next poll. Copies and lost answers
+    /// are as in [`Lock::force_unlock`](crate::Lock::force_unlock).
     ///
     /// # Errors
     /// The errors of [`Lock::is_locked`](crate::Lock::is_locked).
@@ -127,16 +127,16 @@ impl Client {
     /// Audits all servers of the deployment now; returns all findings.
     ///
     /// [`Builder::audit_policy`](crate::Builder::audit_policy) lists the findings, and does not
-    /// matter here: each call audits every server, and neither logs findings nor passes them to
-    /// event listeners. With Sentinel the call audits the master, with a cluster all nodes that
-    /// serve slots. If the server refuses a command of the audit, that is a finding.
+    /// matter here: each call audits every server. The call does not log the findings, and does not
+    /// pass them to event listeners. With Sentinel it audits the master, with a cluster all nodes
+    /// that serve slots. A command of the audit that a server refuses is a finding.
     ///
     /// Blocks for one response time-out per server at most. One round trip per server, one server
     /// after the other; one more without a cluster. A node of a cluster that does not answer is a
     /// finding too, and the call goes on with the other nodes.
     ///
     /// # Errors
-    /// - The errors of [`ping`](Client::ping), if no server answers.
+    /// The errors of [`ping`](Client::ping) if no server answers.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;

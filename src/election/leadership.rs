@@ -108,8 +108,7 @@ impl Leadership {
     /// Returns whether the term goes on. Does not block, no round trip.
     ///
     /// Once false, always false. Inside of [`run`](crate::Election::run) also false once the stop
-    /// token is cancelled, although no other leader can follow before the closure returns or the
-    /// lease ends.
+    /// token is cancelled. No other leader follows before the closure returns or the lease ends.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_held(&self) -> bool {
         self.handle.is_held() && !self.is_stopped()
@@ -152,8 +151,8 @@ impl Leadership {
 
     /// Registers a closure that the client calls once if the term is lost.
     ///
-    /// Does not block, no round trip. A resignation is no loss, and neither is a cancelled stop
-    /// token. The thread `leasehold-events` calls `f`; the rules of
+    /// Does not block, no round trip. A resignation and a cancelled stop token are no losses. The
+    /// thread `leasehold-events` calls `f`; the rules of
     /// [`Guard::on_lost`](crate::Guard::on_lost) apply.
     pub fn on_lost(&self, f: impl FnOnce() + Send + 'static) {
         self.handle.on_lost(f);

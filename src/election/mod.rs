@@ -124,8 +124,12 @@ impl Election {
     /// Sets the weight of this handle as a candidate, from 1 to 10. No round trip.
     ///
     /// As [`with_weight`](crate::QueueLock::with_weight) of a queue lock: a candidate of weight `n`
-    /// counts as arrived `n - 1` [weight steps](crate::Builder::weight_step) earlier. No weight of a
-    /// candidate ends a term.
+    /// counts as arrived `n - 1` [weight steps](crate::Builder::weight_step) earlier. A larger
+    /// weight never ends a term. Default: 1.
+    ///
+    /// # Errors
+    /// Does not fail itself. The verbs return [`is_configuration`](crate::Error::is_configuration)
+    /// if the weight is not from 1 to 10.
     #[must_use = "the weight belongs to the election that is returned"]
     pub fn with_weight(mut self, weight: u32) -> Election {
         self.shared.set_weight(weight);
@@ -134,7 +138,7 @@ impl Election {
 
     /// Sets the label of this handle in exported metrics. No round trip.
     ///
-    /// As [`with_label`](crate::Lock::with_label) of a lock.
+    /// As [`with_label`](crate::Lock::with_label) of a lock, with its errors.
     #[must_use = "the label belongs to the election that is returned"]
     pub fn with_label(mut self, label: impl AsRef<str>) -> Election {
         self.shared.set_label(label.as_ref());
@@ -144,7 +148,7 @@ impl Election {
     /// Sets a token by which another thread can end the campaigns of this handle. No round trip.
     ///
     /// As [`with_cancel`](crate::Lock::with_cancel) of a lock. Terms stay valid.
-    /// [`run`](Election::run) has a token of its own and ignores this one.
+    /// [`run`](Election::run) has a token as its argument and ignores this one.
     #[must_use = "the token belongs to the election that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> Election {
         self.shared.set_cancel(token);
@@ -180,12 +184,13 @@ impl Election {
     /// the term anyway, and the watchdog repeats the announcement.
     ///
     /// # Errors
-    /// The errors of [`Lock::lock`](crate::Lock::lock) and the
-    /// [errors of every verb](Election#errors-of-every-verb).
-    /// [`is_deadlock`](crate::Error::is_deadlock) if this thread has a [`Guard`](crate::Guard) of
-    /// the lock with this name; a thread that has a term, and campaigns again, waits for the end of
-    /// that term. If the server refuses the announcement for good, for instance without the
-    /// permission, the call resigns and returns that error.
+    /// - The errors of [`Lock::lock`](crate::Lock::lock) and the
+    ///   [errors of every verb](Election#errors-of-every-verb).
+    /// - [`is_deadlock`](crate::Error::is_deadlock) if this thread has a [`Guard`](crate::Guard) of
+    ///   the lock with this name. A second campaign of a thread that has a term is no such error,
+    ///   and waits for the end of the term.
+    /// - [`is_server`](crate::Error::is_server) if the server refuses the announcement for good,
+    ///   such as with `NOPERM`. The call then resigns.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -199,9 +204,9 @@ impl Election {
 
     /// Becomes the leader if there is no other leader and no candidate; returns `None` otherwise.
     ///
-    /// Does not wait for the end of another term, only for the answers of the server, for one
-    /// [response time-out](crate::Builder::response_timeout) each at most. Two round trips; one
-    /// without success.
+    /// Does not wait for the end of another term. Blocks until the server answers, for one
+    /// [response time-out](crate::Builder::response_timeout) per round trip at most. Two round
+    /// trips; one without success.
     ///
     /// # Errors
     /// The errors of [`campaign`](Election::campaign), except
@@ -213,8 +218,8 @@ impl Election {
     /// Blocks until the caller is the leader; returns `None` after `timeout`.
     ///
     /// Waits as [`campaign`](Election::campaign) does. The call returns at most 100 ms after its
-    /// deadline, whatever the server does: it does not wait longer for the announcement of a term
-    /// that it has won.
+    /// deadline, whatever the server does. The deadline also ends the wait for the announcement of
+    /// a term that the call has won; the call then returns this term.
     ///
     /// # Errors
     /// The errors of [`campaign`](Election::campaign), and those of
@@ -298,7 +303,7 @@ impl Election {
 
     /// Returns the candidates that wait, in the order in which they will lead.
     ///
-    /// As [`waiting`](crate::Lock::waiting) of a queue lock.
+    /// Blocks, and takes round trips, as [`waiting`](crate::Lock::waiting) of a queue lock.
     ///
     /// # Errors
     /// The errors of [`leader`](Election::leader), and those of
@@ -307,15 +312,15 @@ impl Election {
         self.shared.waiting(ListensTo::Grants)
     }
 
-    /// Returns a receiver of the present leader and of each later one.
+    /// Returns a receiver of the present leader and of later changes.
     ///
-    /// Blocks as [`leader`](Election::leader) does, for the first message: the present leader, or
-    /// `None` without one. Each later message is the state after a change of the leader or of its
-    /// value. A receiver that is read slowly misses states in between, and gets the latest one. A
-    /// change is received one round trip after the server has made it, and within one
-    /// [poll interval](crate::Builder::poll_interval) if the message of the server is lost. The end
-    /// of a leader that has died is received at the end of its lease. During an outage nothing is
-    /// received.
+    /// Blocks, and takes round trips, as [`leader`](Election::leader) does. The first message is
+    /// the present leader, or `None` without one. Each later message is the state after a change of
+    /// the leader or of its value. A receiver that is read slowly misses states in between, and
+    /// gets the latest one. A change is received one round trip after the server has made it, and
+    /// within one [poll interval](crate::Builder::poll_interval) if the message of the server is
+    /// lost. The end of a leader that has died is received at the end of its lease. During an
+    /// outage nothing is received.
     ///
     /// A thread of its own, `leasehold-observer`, looks at the server for each receiver: once per
     /// poll interval, and after each message of a leader. It hands a state over at the moment at
@@ -323,9 +328,10 @@ impl Election {
     /// (`try_recv` finds nothing while the thread looks at the server.)
     ///
     /// After 30 poll intervals without a message the thread sends the same state again, to a caller
-    /// that waits at that moment. So it notices a dropped receiver, and ends, after that time at
-    /// the latest, or with the next change. A receiver keeps the client running, as a guard does;
-    /// [`Client::close`](crate::Client::close) disconnects it.
+    /// that waits at that moment. So a receiver can get equal states one after the other. The
+    /// thread of a dropped receiver ends at the next change, and after these 30 poll intervals at
+    /// the latest. A receiver keeps the client running, as a guard does;
+    /// [`Client::close`](crate::Client::close) disconnects the receiver.
     ///
     /// # Errors
     /// The errors of [`leader`](Election::leader), and

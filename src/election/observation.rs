@@ -9,8 +9,8 @@
 //! listener keeps the subscription, and subscribes again after a reconnection. After each look the
 //! thread asks for a subscription that is missing, because the slot of the channel has moved.
 //!
-//! The thread ends when the observer has dropped its receiver, which a message to it finds, and at
-//! the close of the client. Until then it keeps the client running.
+//! The thread ends at the close of the client, and at the first message after the observer has
+//! dropped its receiver. Until then the thread keeps the client running.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +29,15 @@ use crate::util::clock::{self, Moment, jittered};
 use crate::util::sync::{Offer, Parker};
 use crate::util::{log_target, threads};
 
-/// The number of poll intervals after which a state is sent again, to see whether the observer
-/// still has its receiver.
+/// The number of poll intervals after which a state is sent again.
+///
+/// Only such a message finds that the observer has dropped its receiver.
 const INTERVALS_BEFORE_REPEAT: u32 = 30;
 
 /// The time from the end of a lease to the look that finds it.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
-/// What the thread of one observer knows.
+/// The knowledge of the thread of one observer.
 pub(super) struct Observation {
     context: Arc<LockContext>,
     channel: Arc<Channel>,
@@ -164,7 +165,7 @@ impl Observation {
         }
         match observer.sender.try_send(self.leader.clone()) {
             Ok(()) => self.delivered(observer),
-            // A receiver that exists, and is not being read.
+            // The receiver exists, and nobody reads it at this moment.
             Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => return false,
         }
@@ -180,7 +181,7 @@ impl Observation {
         clock::now() + self.poll_interval().saturating_mul(INTERVALS_BEFORE_REPEAT)
     }
 
-    /// Sleeps until a message, the next look, or until the observer takes a new state.
+    /// Sleeps until a message, until the next look, or until the observer takes a new state.
     ///
     /// Returns `false` if the observer is gone.
     fn sleep(&self, observer: &mut Observer, parker: &Parker) -> bool {

@@ -26,25 +26,27 @@ impl Election {
     /// # Stop
     /// A cancellation of `stop` ends a wait for a term within 100 ms. The candidate then leaves the
     /// queue. In a term, a cancellation makes [`is_held`](Leadership::is_held) false, and the call
-    /// resigns as soon as `lead` has returned. Before it returns, the call waits for the server to
-    /// confirm either, for two [response time-outs](crate::Builder::response_timeout) at most. So
-    /// the process may end after this call: the next candidate does not have to wait for the end of
-    /// a lease. The token of [`with_cancel`](Election::with_cancel) has no effect.
+    /// resigns as soon as `lead` has returned. In both cases the call waits for the confirmation of
+    /// the server before it returns, for two [response
+    /// time-outs](crate::Builder::response_timeout) at most. So the process may end after this
+    /// call: the next candidate does not have to wait for the end of a lease. The token of
+    /// [`with_cancel`](Election::with_cancel) has no effect.
     ///
     /// A panic in `lead` resigns, as the drop of a [`Leadership`] does, and ends the call.
     ///
     /// # Errors
-    /// A campaign that fails with one of the errors that end by themselves is logged and repeated,
-    /// after a pause of 100 ms to 5 s: [`is_retryable`](crate::Error::is_retryable) or
-    /// [`is_lost`](crate::Error::is_lost). All other errors end the call:
+    /// [`is_retryable`](crate::Error::is_retryable) and [`is_lost`](crate::Error::is_lost) do not
+    /// end the call: the failure is logged, and the next campaign begins after a pause of 100 ms to
+    /// 5 s. All other errors end the call:
     /// - [`is_closed`](crate::Error::is_closed) if the client is closed.
     /// - [`is_configuration`](crate::Error::is_configuration),
     ///   [`is_invalid_name`](crate::Error::is_invalid_name),
     ///   [`is_deadlock`](crate::Error::is_deadlock) as for [`campaign`](Election::campaign), or
     ///   [`is_server`](crate::Error::is_server) with an error that is not retryable, such as
     ///   `NOPERM`.
-    /// - The error of [`Leadership::resign`] if the last resignation was not confirmed. The next
-    ///   candidate may then have to wait for the end of the lease.
+    /// - After a cancellation of `stop`, the error of [`Leadership::resign`] if the server did not
+    ///   confirm the last resignation. The next candidate may then have to wait for the end of the
+    ///   lease.
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -134,7 +134,7 @@ impl Engine {
         Ok(local)
     }
 
-    /// Returns that state, if this process uses the lock.
+    /// Returns the state of the lock with this key, if this process uses the lock.
     pub(crate) fn known_local(&self, key: &str) -> Option<Arc<Local>> {
         self.locals.by_key.find(key)
     }

@@ -15,8 +15,8 @@ use crate::util::clock::{self, WallTime};
 ///
 /// Returned by [`Lock::holder`](crate::Lock::holder), [`Lock::holders`](crate::Lock::holders),
 /// [`Lock::waiting`](crate::Lock::waiting), [`Client::locks`](crate::Client::locks),
-/// [`RedLock::holders`](crate::RedLock::holders) and
-/// [`Semaphore::holders`](crate::Semaphore::holders). The value is a snapshot at the time of the query.
+/// [`RedLock::holders`](crate::RedLock::holders), [`Semaphore::holders`](crate::Semaphore::holders)
+/// and [`Leader::holder`](crate::Leader::holder). The value is a snapshot at the time of the query.
 /// Unknown facts are `None`:
 ///
 /// | source | facts | unknown for |

@@ -45,8 +45,9 @@ impl Leader {
 
     /// Returns the holder of the term: its client and process, and the remaining lease.
     ///
-    /// The facts that only the running process knows are `None`, and so are those of the client's
-    /// [record](crate::Builder::announce) if there is none or this client may not read it.
+    /// The facts that only the running process knows are `None`. The facts of the client's
+    /// [record](crate::Builder::announce) are `None` without a record, and without the permission
+    /// to read it.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn holder(&self) -> &HolderInfo {
         &self.holder

@@ -7,9 +7,9 @@
 //! Imports `engine` and below.
 //!
 //! Nothing here changes a lock, or subscribes to the channel of a lock: a subscriber counts as a
-//! waiting process, to which holders yield. A query reads the lock in one round trip, and the records of the
-//! holders' clients in a second round trip ([`query::Inspector`]). Then it sends questions to the
-//! clients with a record.
+//! waiting process, to which holders yield. A query reads the lock in one round trip, and the
+//! records of the holders' clients in a second round trip ([`query::Inspector`]). Then it sends
+//! questions to the clients with a record.
 
 pub(crate) mod holder;
 pub(crate) mod info;

@@ -23,10 +23,9 @@ const MAX_RECORDS: usize = 1024;
 
 /// Repeated looks at a fixed set of locks, each with its holders and waiting callers.
 ///
-/// Returned by [`Client::watch_locks`](crate::Client::watch_locks). For programs that show what
-/// happens to locks. A watch changes nothing and delays no caller: it never subscribes to the
-/// channel of a lock, because holders would take the subscriber for a waiting process and yield to
-/// it.
+/// Returned by [`Client::watch_locks`](crate::Client::watch_locks). For programs that display
+/// events of locks. A watch changes nothing and delays no caller. It never subscribes to the
+/// channel of a lock: holders would take the subscriber for a waiting process, and yield.
 ///
 /// A look finds the state at one moment. [`LockInfo::token`] and [`HolderInfo::acquired`] tell of
 /// holds between two looks.
@@ -101,15 +100,16 @@ impl LockWatch {
     /// A look has the facts of [`Client::locks`](crate::Client::locks). All locks in one slot of a
     /// cluster, or of a single server, are read at the same moment, if they are no more than 32.
     ///
-    /// A look takes a server about 15 us per lock, without a break. For some hundreds of locks.
+    /// A look takes a server about 15 us per lock, in which no other command runs. So a watch suits
+    /// some hundreds of locks.
     ///
     /// Blocks until the servers answer, for one response time-out at most. One round trip, to all
     /// nodes of a cluster at the same time. One more for clients that no earlier look has seen;
     /// clients without a [record](crate::Builder::announce) are looked up again once a second. Then
     /// asks the processes of the holders for more facts. Processes without an answer delay the look
-    /// by 125 ms at most, and are not asked again for 1 s, later for up to 16 s. The same holds for
-    /// the connection that receives the answers, which the first look makes in up to 250 ms per
-    /// server that it tries.
+    /// by 125 ms at most, and are not asked again for 1 s, later for up to 16 s. The first look
+    /// opens a connection for the answers, in up to 250 ms per server that it tries. After a
+    /// failure of this connection, the same pauses apply.
     ///
     /// # Errors
     /// The errors of [`Lock::holder`](crate::Lock::holder). The next look tries again.
@@ -148,8 +148,7 @@ impl LockWatch {
         Ok(())
     }
 
-    /// Forgets clients without a record once in a while, and clients that are gone if there are
-    /// many.
+    /// Forgets clients without a record at intervals, and clients that are gone if there are many.
     fn forget_records(&mut self, found: &mut [LockInfo]) {
         let now = clock::now();
         if self.next_lookup <= now {

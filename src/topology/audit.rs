@@ -1,8 +1,8 @@
 //! The audit: findings about a server's configuration that endanger locks.
 //!
 //! A client audits each server once, after its first connection to the server, in one round trip.
-//! [`Client::audit`](crate::Client::audit) audits all servers at any time.
-//! There, a command that the server refuses is a finding; in the first audit of a client it is none.
+//! [`Client::audit`](crate::Client::audit) audits all servers at any time. In such an audit, a
+//! command that the server refuses is a finding; in the first audit of a client it is none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,10 +1,10 @@
 //! The records of leaders, which the watchdog keeps while their terms are valid.
 //!
 //! The call that wins an election announces the term once. From then on the watchdog repeats the
-//! announcement after a third of the watchdog time-out, soon after one without a reply, and after a
-//! change of servers, because a fail-over may have lost the record and not the lock. The script
-//! writes nothing unless the term holds the lock, so an announcement that is late or repeated does
-//! no harm. The commands are background requests that are not retried, so they delay no renewal.
+//! announcement: after a third of the watchdog time-out, after 500 ms without a reply, and after a
+//! change of servers, because a fail-over may have lost the record and kept the lock. The script
+//! writes nothing unless the term holds the lock, so a late or repeated announcement does no harm.
+//! The commands are background requests that are not retried, so they delay no renewal.
 
 use std::fmt;
 use std::sync::atomic::Ordering;

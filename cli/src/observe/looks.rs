@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Batches of events that wait for the reader. A reader that is slower delays the looks.
 const BACKLOG: usize = 64;
 
-/// What the thread has to tell.
+/// A report of the thread.
 #[derive(Debug)]
 pub(crate) enum Told {
     /// The events of one look, perhaps none.

@@ -69,7 +69,7 @@ impl<'a> Program<'a> {
         command.args(self.arguments).process_group(0).env(LOCK, lock);
         match token {
             Some(token) => command.env(TOKEN, token.to_string()),
-            // That of an outer `run` is no token of this lock.
+            // A token of an outer `run` is no token of this lock.
             None => command.env_remove(TOKEN),
         };
         prepare(&mut command, terminal.map(Terminal::try_clone).transpose()?);

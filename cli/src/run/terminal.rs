@@ -158,12 +158,14 @@ impl JobControl {
     /// Takes the terminal back, with the settings that it had.
     pub(super) fn end_by_force(&mut self) {
         if let (Some(terminal), Some(settings)) = (self.take_back(), &self.settings) {
-            // It fails if the terminal is gone.
+            // The call fails if the terminal is gone.
             let _ = termios::tcsetattr(&terminal.0, OptionalActions::Drain, settings);
         }
     }
 
-    /// Gives the terminal to the command if this process has it; returns whether the command has it.
+    /// Gives the terminal to the command, if this process has it.
+    ///
+    /// Returns whether the command has the terminal.
     fn give(&mut self) -> bool {
         let Some(terminal) = Terminal::open() else {
             return false;
@@ -189,7 +191,7 @@ impl JobControl {
         if terminal.foreground().is_some_and(is_elsewhere) {
             return None;
         }
-        // It fails if the terminal is gone.
+        // The call fails if the terminal is gone.
         let _ = terminal.give_to(self.own);
         Some(terminal)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::observe::event::LockEvent;
 use crate::timeline::identity::Identity;
 
-/// What a thread did with a lock during a [`Span`].
+/// The activity of a thread with a lock during a [`Span`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Activity {
     Wait,

@@ -1,8 +1,8 @@
 //! `leasehold top`: the held locks, live.
 //!
-//! Reading order: [`sight`] (a lock as a look found it), [`rates`] (hand-offs), [`report`], [`keys`],
-//! [`state`] (rows, order, filter, selection), [`view`] (draws a state), [`schedule`] and
-//! [`looking`] (the thread that looks), [`screen`] (the terminal), and the loop here.
+//! Reading order: [`sight`] (a lock as a look found it), [`rates`] (hand-offs), [`report`],
+//! [`keys`], [`state`] (rows, order, filter, selection), [`view`] (draws a state), [`schedule`] and
+//! [`looking`] (the thread that looks), [`screen`] (the terminal), and the loop in this file.
 //!
 //! Keys, signals and looks have a thread each, and send messages to the loop. The loop alone
 //! changes the state and draws.

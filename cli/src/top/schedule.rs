@@ -158,8 +158,9 @@ mod tests {
         Cost { begun: due, ended: due + took, round_trip }
     }
 
-    /// Runs searches of `steps` steps, and all other looks, for ten minutes. Returns the work of each
-    /// task, and the last time from search to search.
+    /// Runs searches of `steps` steps, and all other looks, for ten minutes.
+    ///
+    /// Returns the work of each task, and the last time from search to search.
     fn run(steps: u32, took: Duration, round_trip: Duration) -> ([Duration; 3], Duration) {
         let begin = Instant::now();
         let mut schedule = Schedule::new(SECOND, begin);

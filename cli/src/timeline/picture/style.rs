@@ -95,7 +95,9 @@ pub(crate) fn colour(lock: usize) -> usize {
     lock % COLOURS
 }
 
-/// Returns the patterns: waits and crowds in each colour, crowds of several locks, lost holds, outages.
+/// Returns the patterns of waits, crowds, lost holds and outages.
+///
+/// Waits and crowds have a pattern per colour. Crowds of several locks have one more.
 pub(crate) fn patterns(locks: usize) -> Definitions {
     let mut definitions = Definitions::new().add(lost());
     for number in 0..locks.min(COLOURS) {
