@@ -261,7 +261,7 @@
 //! - *Start.* [`Builder::build_lazily`] builds a client before Redis runs. [`Client::ping`] is a
 //!   readiness probe.
 //! - *A leader with standbys.* [`Election::run`] on each machine: one of them leads, and the next
-//!   follows at once after a stop, and within the lease after a crash.
+//!   follows at once after a stop, and within the lease and a poll interval after a crash.
 //! - *Wait for several jobs.* Each job has a guard of [`CountDownLatch::count_down_on_drop`], which
 //!   also counts down after a panic.
 //! - *Stop.* Cancel the waits, drop the guards, and [`close`](Client::close) the client last.

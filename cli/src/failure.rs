@@ -66,7 +66,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One line, whatever a server answered.
+        // The text of a server may have several lines.
         let line = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
         f.write_str(&line)
     }

@@ -57,8 +57,8 @@ pub(crate) fn look(name: &Name) -> Call {
 impl LeaderRecord {
     /// Reads the reply to [`look`]; `None` without a leader.
     ///
-    /// A part that another program wrote may have any bytes. Those of a value that are no UTF-8
-    /// become replacement characters; a token that is no number becomes 0.
+    /// A record of another program may have any bytes. Bytes of a value that are not UTF-8 become
+    /// replacement characters; a token that is no number becomes 0.
     pub(crate) fn read(reply: Reply) -> Result<Option<LeaderRecord>> {
         let parts = reply.into_list()?;
         if parts.is_empty() {

@@ -71,9 +71,9 @@ impl Leadership {
 
     /// Returns the fencing token of the term. Does not block, no round trip.
     ///
-    /// The token is larger than that of every earlier term, and than that of every earlier hold of
-    /// a queue lock or a fenced lock with the same name. Pass it to the resources that only the
-    /// leader may change; they refuse smaller tokens.
+    /// The token is larger than the tokens of all earlier terms, and of all earlier holds of a
+    /// queue lock or a fenced lock with the same name. Pass the token to the resources that only
+    /// the leader may change; these resources refuse smaller tokens.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn token(&self) -> u64 {
         self.handle.token()

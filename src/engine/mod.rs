@@ -108,8 +108,8 @@ struct Locals {
 /// The threads that every client has.
 struct BackgroundThreads {
     failover: Arc<FailoverMonitor>,
-    /// The thread of the watchdog, that of the fail-over monitor if the deployment needs one, and
-    /// those of observers.
+    /// The threads of the watchdog, of the fail-over monitor if the deployment needs one, and of
+    /// observers.
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 

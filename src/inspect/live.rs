@@ -5,7 +5,7 @@
 //! stopped, cut off or busy does not answer. The waits for silent clients share one budget,
 //! [`PATIENCE`]. Each question may use half of the rest, so later questions have time too. A silent
 //! client is asked again after a pause, which doubles from [`SHORTEST_PAUSE`] to
-//! [`LONGEST_PAUSE`]. So is the server, after a failure of the connection.
+//! [`LONGEST_PAUSE`]. The same pauses follow failures of the connection.
 //!
 //! The session subscribes to its own channel only. A subscriber of a lock's channel would count as
 //! a waiting process, and its presence would make holders yield.

@@ -139,7 +139,7 @@ impl<'a> Inspector<'a> {
         Ok(lock.map(|state| (state.kind(), reply.connection)))
     }
 
-    /// Describes those of the keys that are hashes with an owner field; in the order of the names.
+    /// Describes the keys that are hashes with an owner field, in the order of the names.
     ///
     /// One round trip. Locks in one slot share a script call. If the server refuses such a call
     /// because of a key, each of its locks gets a call, in one more round trip.
@@ -151,7 +151,7 @@ impl<'a> Inspector<'a> {
 
     /// Describes locks, and counts the processes that wait for each. One round trip.
     ///
-    /// Sends the first command to `first`.
+    /// `first` is the target of the first command.
     pub(super) fn look(
         &self,
         names: &[Name],
@@ -252,7 +252,7 @@ impl<'a> Inspector<'a> {
         self.count_subscribers(queued, channels.len())
     }
 
-    /// Queues the commands that count subscribers; for a single server on that connection.
+    /// Queues the commands that count subscribers; on a single server, `same` is their target.
     fn queue_subscribers(&self, channels: &[&str], same: Target) -> Vec<RoutedCall> {
         if channels.is_empty() {
             return Vec::new();
@@ -270,7 +270,7 @@ impl<'a> Inspector<'a> {
         }
     }
 
-    /// Waits for these commands; returns the number of subscribers of each channel on all servers.
+    /// Waits for the queued commands; returns the subscribers of each channel on all servers.
     fn count_subscribers(&self, queued: Vec<RoutedCall>, channels: usize) -> Result<Vec<u64>> {
         let mut counts = vec![0; channels];
         for reply in self.wait_all(queued) {

@@ -18,7 +18,7 @@ use crate::util::clock::{self, Moment};
 /// The time after which a client without a record is looked up again.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The number of records above which those of clients that were not seen are dropped.
+/// The number of records above which the records of unseen clients are dropped.
 const MAX_RECORDS: usize = 1024;
 
 /// Repeated looks at a fixed set of locks, each with its holders and waiting callers.

@@ -1,7 +1,7 @@
 //! The lock of an election: a queue lock whose release also ends the record of the leader.
 //!
 //! The script of the release deletes the record of its owner and tells the observers, in the step
-//! that grants the lock to the best candidate. All else is the queue lock's.
+//! that grants the lock to the best candidate. All other rules are those of the queue lock.
 
 use crate::command::call::Call;
 use crate::command::name::Name;

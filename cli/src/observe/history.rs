@@ -288,7 +288,7 @@ impl History {
 
 /// Removes and returns the span of this caller.
 ///
-/// Fast if the callers come in the order of the look before, as those of a queue do.
+/// Fast if the callers are in the order of the look before, as in a queue.
 fn take_same(spans: &mut VecDeque<Span>, caller: &Caller) -> Option<Span> {
     let position = spans.iter().position(|span| span.caller.is(caller))?;
     spans.remove(position)

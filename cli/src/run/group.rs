@@ -42,8 +42,8 @@ impl Group {
 
     /// Returns the last change of the command's state since the last call.
     ///
-    /// Also removes other children that have ended: those of the first process of a container, and
-    /// those of [`Group::adopt`].
+    /// Also removes other ended children: of the first process of a container, and of
+    /// [`Group::adopt`].
     pub(super) fn change(&mut self) -> Option<Change> {
         let mut last = None;
         while let Some((pid, status)) = next_change() {

@@ -28,7 +28,7 @@ fn shell(script: &str) -> Command {
 /// Returns the command of `top` for this server.
 fn top(server: &Server) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-    // Whatever the machine of the tests has set, except what a test sets.
+    // The environment of the tests must not change the colours or the server.
     command.env_remove("NO_COLOR").env("LEASEHOLD_URL", server.url()).arg("top");
     command
 }
