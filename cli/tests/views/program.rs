@@ -31,7 +31,9 @@ pub(crate) struct Running {
 
 /// Returns the command with these arguments, without a server in the environment.
 fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    // This process may have inherited ignored signals, as from nohup.
+    let mut command = Command::new("env");
+    command.args(["--default-signal", env!("CARGO_BIN_EXE_leasehold")]);
     command.args(arguments).env("TZ", "UTC");
     for variable in ["LEASEHOLD_URL", "REDIS_URL"] {
         command.env_remove(variable);
