@@ -14,7 +14,7 @@ use clap_complete::Shell;
 
 use crate::address::Server;
 use crate::duration;
-use crate::failure::{Code, Failure, Output, Result};
+use crate::failure::{Code, Failure, Output, Result, print_note};
 
 /// The width of the help text.
 const WIDTH: usize = 80;
@@ -263,7 +263,7 @@ fn refused(error: clap::Error) -> Failure {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{}", definition().render_help());
+            print_note(definition().render_help().to_string().trim_end());
             process::exit(Code::Usage as i32)
         }
         _ => {
@@ -279,15 +279,23 @@ fn refused(error: clap::Error) -> Failure {
 fn summary(text: &str, words: &[String]) -> String {
     let mut text = text.strip_prefix("error: ").unwrap_or(text).to_owned();
     for word in words {
-        let value = word.split_once('=').map_or(word.as_str(), |(_, value)| value);
-        if value.contains("://") || value.contains('@') {
-            text = text.replace(value, "(URL)");
+        if let Some(url) = repeated_url(word, &text) {
+            text = text.replace(url, "(URL)");
         }
     }
     let paragraphs: Vec<String> = text.split("\n\n").map(in_one_line).collect();
     let usage = paragraphs.iter().find_map(|paragraph| paragraph.strip_prefix("Usage: "));
     let advice = usage.map_or("see leasehold --help".to_owned(), |usage| format!("usage: {usage}"));
     format!("{}; {advice}", paragraphs.first().map_or("wrong usage", String::as_str))
+}
+
+/// Returns the longest end of a word that the text repeats, if it may be a URL with a password.
+///
+/// The word may begin with an option: `--every=redis://...`, `-wredis://...`.
+fn repeated_url<'a>(word: &'a str, text: &str) -> Option<&'a str> {
+    let may_be_url = |end: &&str| ["://", "@", "pass="].iter().any(|sign| end.contains(sign));
+    let ends = word.char_indices().map(|(at, _)| &word[at..]);
+    ends.take_while(may_be_url).find(|end| text.contains(end))
 }
 
 fn in_one_line(text: &str) -> String {
@@ -326,6 +334,9 @@ mod tests {
             &["leasehold", "ls", "--uri=redis:/:a secret@h"],
             &["leasehold", "run", "--permits", "redis://:a secret", "x", "--", "true"],
             &["leasehold", "watch", "--every=:a secret@h", "x"],
+            &["leasehold", "run", "-nwredis://:secret@h", "x", "--", "true"],
+            &["leasehold", "ls", "x", "redis://:secret=secret@h"],
+            &["leasehold", "ls", "x", "redis+unix:///run/redis.sock?user=a&pass=secret"],
         ] {
             let text = error(words);
             assert!(!text.contains("secret") && !text.contains('\n'), "{text}");

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use leasehold::ErrorKind;
@@ -59,7 +59,7 @@ impl Failure {
 
     /// Prints the line and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("leasehold: {self}");
+        print_note(&format!("leasehold: {self}"));
         self.code.into()
     }
 }
@@ -99,6 +99,13 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         Failure::new(Code::Internal, error.to_string())
     }
+}
+
+/// Prints a line on stderr.
+///
+/// A stderr that has no reader or no space changes nothing else, least of all the exit code.
+pub(crate) fn print_note(line: &str) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// The form of the output.

@@ -1,6 +1,6 @@
 //! [`History`]: the last known state of one lock, and its comparison with the next look.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
 use super::event::{Happening, LockEvent};
@@ -10,6 +10,11 @@ use super::snapshot::{Caller, LockSnapshot};
 ///
 /// Looks may see the lock free while it passes to the next waiter, which has to wake up.
 const WAKE_UP: f64 = 2.0;
+
+/// The most clients whose counts of holds are kept.
+///
+/// A lock that is never free for long has new clients for ever.
+const CLIENTS_KEPT: usize = 4096;
 
 /// The times that bound the events between two looks.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +156,17 @@ impl History {
             let siblings = begun.iter().filter(of_client).count() as u64 - 1;
             events.push(self.begin(caller, siblings, moment));
         }
+        self.forget_counts();
         events
+    }
+
+    /// Forgets the counts of clients without a hold, if there are too many.
+    fn forget_counts(&mut self) {
+        if self.counts.len() > CLIENTS_KEPT {
+            let holders = self.holds.iter().filter_map(|hold| hold.caller.client_id.as_ref());
+            let holders: BTreeSet<&String> = holders.collect();
+            self.counts.retain(|client, _| holders.contains(client));
+        }
     }
 
     /// Compares the holders with the known holds, and keeps those holds that go on.

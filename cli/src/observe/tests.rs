@@ -173,6 +173,22 @@ fn counts_of_holds_tell_of_holds_that_no_look_saw() {
 }
 
 #[test]
+fn the_counts_of_former_holders_are_forgotten_after_thousands_of_clients() {
+    let of_client = |at: u32, client: u32, acquired| {
+        let client_id = Some(format!("client {client}"));
+        let acquired = Some(acquired);
+        let holder = Caller { client_id, acquired, ..caller(&format!("{client}:1")) };
+        look(f64::from(at), &[lock("lock", &[holder])])
+    };
+    let holds = |clients: u32| {
+        let looks = (0..clients).map(|client| of_client(client, client, 1));
+        let looks: Vec<_> = looks.chain([of_client(clients, 0, 5)]).collect();
+        events(&looks).pop().and_then(|event| event.holds)
+    };
+    assert_eq!((holds(100), holds(5000)), (Some(4), None));
+}
+
+#[test]
 fn waits_in_a_queue_begin_and_end() {
     let queued = |callers: &[&str]| {
         let queue = callers.iter().map(|it| Caller { since: Some(T + 1.5), ..caller(it) });

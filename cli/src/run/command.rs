@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
+use nix::sys::signal::{self, SigHandler, Signal as Handled};
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, getpgrp, getpid};
 
@@ -115,6 +116,7 @@ fn is_executable(path: &Path) -> bool {
 fn prepare(command: &mut Command, terminal: Option<Terminal>) {
     let parent = getpid();
     let prepare = move || {
+        drop_handlers();
         end_with(parent)?;
         match &terminal {
             Some(terminal) => terminal.give_to(getpid()),
@@ -122,9 +124,25 @@ fn prepare(command: &mut Command, terminal: Option<Terminal>) {
         }
     };
     // SAFETY: between fork and exec, `prepare` only makes system calls that are async-signal-safe
-    // (prctl, getppid, getpid, sigprocmask, ioctl). It neither allocates nor locks.
+    // (sigaction, prctl, getppid, getpid, sigprocmask, ioctl). It neither allocates nor locks.
     unsafe {
         command.pre_exec(prepare);
+    }
+}
+
+/// Gives signals their default effect, except those that are ignored.
+///
+/// Until it executes the command, the child has the handlers of its parent, which would swallow
+/// the TERM for the death of the parent, or a Ctrl-C.
+#[allow(unsafe_code, reason = "the default effect runs no code of this program")]
+fn drop_handlers() {
+    for signal in Handled::iterator() {
+        // SAFETY: neither effect is a handler. KILL and STOP have none, and the call fails.
+        unsafe {
+            if !matches!(signal::signal(signal, SigHandler::SigIgn), Ok(SigHandler::SigIgn)) {
+                let _ = signal::signal(signal, SigHandler::SigDfl);
+            }
+        }
     }
 }
 

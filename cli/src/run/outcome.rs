@@ -6,9 +6,9 @@ use leasehold::{Error, LostReason};
 use rustix::process::WaitStatus;
 
 use super::kinds::Held;
-use super::supervisor::End;
+use super::supervisor::{End, Rest};
 use crate::args::RunArgs;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Result, print_note};
 
 /// The exit code for signal number 0; that of signal N is higher by N.
 const SIGNALLED: u8 = 128;
@@ -48,7 +48,7 @@ impl Outcome {
     pub(super) fn report(self) -> ExitCode {
         if let Some(error) = self.unconfirmed {
             let note = "the release is not confirmed; the lock is free when its lease ends";
-            eprintln!("leasehold: {note}: {error}");
+            print_note(&format!("leasehold: {note}: {error}"));
         }
         ExitCode::from(self.code)
     }
@@ -70,11 +70,11 @@ pub(super) fn of_started(end: Result<End>, held: Held, args: &RunArgs) -> Result
                 unconfirmed => Ok(Outcome { unconfirmed, ..Outcome::of_command(status) }),
             }
         }
-        Ok(End::Lost) => Err(lost(held.check().err(), "the command was terminated")),
+        Ok(End::Lost(rest)) => Err(lost(held.check().err(), consequence(rest))),
         // The exit code says enough if this release fails.
-        Ok(End::TooLong) => {
+        Ok(End::TooLong(rest)) => {
             let _ = held.release();
-            Err(too_long(args))
+            Err(too_long(args, rest))
         }
         Err(failure) => {
             let _ = held.release();
@@ -92,8 +92,15 @@ fn lost(error: Option<Error>, consequence: &str) -> Failure {
     Failure::new(Code::Lost, format!("{text}; {consequence}; {advice}"))
 }
 
-fn too_long(args: &RunArgs) -> Failure {
-    let limit = args.max_hold.unwrap_or_default();
-    let text = format!("the command ran for longer than --max-hold {limit:?} and was terminated");
+fn too_long(args: &RunArgs, rest: Rest) -> Failure {
+    let (limit, consequence) = (args.max_hold.unwrap_or_default(), consequence(rest));
+    let text = format!("the command ran for longer than --max-hold {limit:?}; {consequence}");
     Failure::new(Code::Lost, text)
+}
+
+fn consequence(rest: Rest) -> &'static str {
+    match rest {
+        Rest::Nothing => "the command was terminated",
+        Rest::Survivors => "the command could not be terminated: its processes may still run",
+    }
 }

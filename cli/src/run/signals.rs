@@ -25,6 +25,7 @@ use std::thread;
 use std::{fs, io};
 
 use leasehold::CancelToken;
+use nix::sys::signal::{SigSet, Signal as Blocked};
 use rustix::process::Signal;
 use signal_hook::iterator;
 
@@ -107,6 +108,7 @@ impl Signals {
         let mut caught = iterator::Signals::new(caught.map(Signal::as_raw))?;
         let (cancel, phase) = (signals.cancel.clone(), Arc::clone(&signals.phase));
         thread::Builder::new().name("leasehold-signals".to_owned()).spawn(move || {
+            receive_ends_of_children();
             caught.forever().for_each(|signal| receive(signal, &phase, &cancel));
         })?;
         Ok(signals)
@@ -150,6 +152,16 @@ impl Events {
     pub(super) fn receiver(&self) -> &Receiver<Event> {
         &self.events
     }
+}
+
+/// Lets this thread take CHLD also if `leasehold` was started with this signal blocked.
+///
+/// The end of the command would remain unnoticed. The command inherits the mask of another thread.
+fn receive_ends_of_children() {
+    let mut mask = SigSet::empty();
+    mask.add(Blocked::SIGCHLD);
+    // It fails only for a wrong mask.
+    let _ = mask.thread_unblock();
 }
 
 fn receive(signal: i32, phase: &Mutex<Phase>, cancel: &CancelToken) {

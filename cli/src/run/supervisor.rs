@@ -24,9 +24,25 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) enum End {
     /// The command ended by itself.
     Ended(WaitStatus),
-    /// The lock was lost, and all processes of the command were ended.
+    /// The lock was lost.
+    Lost(Rest),
+    /// The command ran for too long.
+    TooLong(Rest),
+}
+
+/// The processes of the command after an end by force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Nothing,
+    /// Processes that KILL did not end: those of another user, or the kernel is busy with them.
+    Survivors,
+}
+
+/// The reason for the end of the wait.
+#[derive(Clone, Copy, Debug)]
+enum Reason {
+    Ended(WaitStatus),
     Lost,
-    /// The command ran for too long, and all its processes were ended.
     TooLong,
 }
 
@@ -52,24 +68,23 @@ impl Supervisor {
 
     /// Blocks until the command has ended; ends it after a loss of the lock and after the limit.
     pub(super) fn run(mut self) -> End {
-        let end = self.wait();
-        match end {
-            End::Ended(_) => drop(self.jobs.end()),
-            End::Lost | End::TooLong => {
-                self.terminate();
-                self.jobs.end_by_force();
+        match self.wait() {
+            Reason::Ended(status) => {
+                self.jobs.end();
+                End::Ended(status)
             }
+            Reason::Lost => End::Lost(self.terminate()),
+            Reason::TooLong => End::TooLong(self.terminate()),
         }
-        end
     }
 
-    fn wait(&mut self) -> End {
+    fn wait(&mut self) -> Reason {
         loop {
             match self.next(self.limit) {
-                None => return End::TooLong,
-                Some(Event::Lost) => return End::Lost,
+                None => return Reason::TooLong,
+                Some(Event::Lost) => return Reason::Lost,
                 Some(Event::Signal(Signal::CHILD)) => match self.group.change() {
-                    Some(Change::Ended(status)) => return End::Ended(status),
+                    Some(Change::Ended(status)) => return Reason::Ended(status),
                     Some(Change::Stopped(signal)) => self.jobs.stopped(signal, &self.group),
                     None => {}
                 },
@@ -88,16 +103,19 @@ impl Supervisor {
         events.recv_timeout(limit.saturating_duration_since(Instant::now())).ok()
     }
 
-    /// Ends all processes of the group: TERM, and KILL after 5 s.
-    fn terminate(&mut self) {
+    /// Ends all processes of the group: TERM, and KILL after 5 s. Takes the terminal back.
+    fn terminate(&mut self) -> Rest {
         Group::adopt();
         self.group.signal(Signal::TERM);
         // A stopped process takes TERM only when it continues.
         self.group.signal(Signal::CONT);
-        if !self.ends_within(GRACE) {
+        let mut has_ended = self.ends_within(GRACE);
+        if !has_ended {
             self.group.signal(Signal::KILL);
-            self.ends_within(LAST_WAIT);
+            has_ended = self.ends_within(LAST_WAIT);
         }
+        self.jobs.end_by_force();
+        if has_ended { Rest::Nothing } else { Rest::Survivors }
     }
 
     /// Returns whether the group ends within `time`. Forwards signals meanwhile.

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use crate::address::Server;
 use crate::args::TimelineArgs;
-use crate::failure::Result;
+use crate::failure::{Result, print_note};
 use output::OutputFile;
 use rows::Timeline;
 use spans::Window;
@@ -40,6 +40,7 @@ pub(crate) fn run(server: &Server, arguments: &TimelineArgs) -> Result<ExitCode>
         }
     };
     output.write(&picture::draw(&timeline))?;
-    eprintln!("{}: {}", arguments.output.display(), picture::summary(&timeline));
+    let path = arguments.output.display();
+    print_note(&format!("{path}: {}", picture::summary(&timeline)));
     Ok(ExitCode::SUCCESS)
 }

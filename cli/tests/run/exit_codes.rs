@@ -1,11 +1,12 @@
 //! The exit code of each end, and the line on stderr.
 
+use std::process::Command;
 use std::time::Duration;
 
 use leasehold::Client;
 
 use crate::harness::{Server, exists, server::free_port};
-use crate::program::{Running, code_of, leasehold, run};
+use crate::program::{PROGRAM, Running, code_of, leasehold, run};
 
 #[test]
 fn the_exit_code_is_that_of_the_command_and_nothing_is_printed() {
@@ -162,6 +163,7 @@ fn no_error_shows_a_password() {
         "redis://:s3c ret@127.0.0.1/",
         "redis://:s3cret@no.such.host.invalid/",
         "rediss://:s3cret@127.0.0.1:1/#insecure",
+        "redis://:s3cret=s3cret@127.0.0.1:1/",
         "redis://:s3cret@127.0.0.1:1/,redis://:s3cret@127.0.0.1:1/",
     ] {
         for words in [
@@ -178,6 +180,18 @@ fn no_error_shows_a_password() {
             let line = end.one_error();
             assert!(!line.contains("s3c") && !line.contains("ret@"), "{words:?}: {line}");
         }
+    }
+}
+
+#[test]
+fn a_full_stderr_changes_no_exit_code() {
+    for (words, code) in
+        [(&[][..], 64), (&["run", "x"], 64), (&["run", "x", "--", "no-such-command"], 127)]
+    {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" 2>/dev/full"]);
+        command.arg(PROGRAM).args(words);
+        assert_eq!(Running::start(command).finish().code(), code, "{words:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use leasehold::Client;
 
 use crate::harness::wait::holds_within;
 use crate::harness::{Server, eventually, exists};
-use crate::program::{leasehold, run};
+use crate::program::{PROGRAM, run};
 use crate::terminal::Terminal;
 
 /// A script that says that it runs, reads a line, and exits with 4.
@@ -22,10 +22,9 @@ fn terminal(command: &Command) -> Terminal {
 
 /// Starts a shell with job control, in which `$run` is `leasehold run`.
 fn shell(server: &Server) -> Terminal {
-    let program = leasehold().get_program().to_owned();
     let mut command = Command::new("sh");
     command.arg("-i").env("PS1", "prompt> ").env_remove("ENV").env("LEASEHOLD_URL", server.url());
-    command.env("run", [program.to_str().expect("a path in UTF-8"), "run"].join(" "));
+    command.env("run", [PROGRAM, "run"].join(" "));
     let terminal = terminal(&command);
     terminal.wait_for_text("prompt>");
     terminal
@@ -115,10 +114,9 @@ fn ctrl_z_without_a_shell_stops_nothing() {
 fn the_program_takes_the_terminal_back() {
     let server = Server::start();
     let mut command = Command::new("sh");
-    let program = leasehold().get_program().to_owned();
     let twice =
         "$0 run x -- true; $0 run x -- sh -c \"$1\"; echo code $?; read -r line; echo $line";
-    command.args(["-c", twice]).arg(program).arg(READING).env("LEASEHOLD_URL", server.url());
+    command.args(["-c", twice]).args([PROGRAM, READING]).env("LEASEHOLD_URL", server.url());
     let mut terminal = terminal(&command);
     terminal.wait_for_text("it runs");
     terminal.press("text\r");

@@ -101,6 +101,9 @@ fn the_command_knows_its_lock_and_the_token_of_a_queue_lock() {
     assert!(tokens[0] < tokens[1], "{tokens:?}");
 }
 
+/// Asks for the channels on which clients wait for grants.
+const LISTENING: [&str; 3] = ["PUBSUB", "CHANNELS", "leasehold:wake:*"];
+
 #[test]
 fn a_higher_weight_overtakes_in_the_queue() {
     let server = Server::start();
@@ -109,10 +112,12 @@ fn a_higher_weight_overtakes_in_the_queue() {
     let guard = lock.lock().expect("the lock is free");
     let waiters = ["1", "10"].map(|weight| {
         let waiting = || lock.waiting().expect("the server answers").queue().len();
-        let before = waiting();
+        // A waiter that does not listen yet gets no grant.
+        let listening = || server.ask::<Vec<String>>(&LISTENING).len();
+        let before = (waiting(), listening());
         let words = ["--queue", "--weight", weight, "x", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN"];
         let running = Running::start(run(&server, &words));
-        eventually("the program waits", || waiting() > before);
+        eventually("the program waits", || waiting() > before.0 && listening() > before.1);
         running
     });
     guard.unlock().expect("the lock was held");

@@ -28,9 +28,15 @@ echo group $$
 while kill -0 $! 2>/dev/null; do wait $!; done
 exit 5";
 
-/// Returns the program, without the variables of this process.
+/// The path of the program.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
+
+/// Returns the program, without the variables of this process and the signals that it ignores.
+///
+/// Shells start background jobs with INT and QUIT ignored, and `leasehold` leaves them so.
 pub(crate) fn leasehold() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    let mut command = Command::new("env");
+    command.args(["--default-signal", PROGRAM]);
     for variable in ["LEASEHOLD_URL", "REDIS_URL", "LEASEHOLD_LOCK", "LEASEHOLD_TOKEN"] {
         command.env_remove(variable);
     }

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::harness::wait::holds_within;
 use crate::harness::{Server, eventually, exists};
-use crate::program::{Running, TRAPPING, UNTIL_INPUT, group_ends, leasehold, run};
+use crate::program::{PROGRAM, Running, TRAPPING, UNTIL_INPUT, group_ends, run};
 
 const FORWARDED: [(&str, Signal); 11] = [
     ("HUP", Signal::HUP),
@@ -115,7 +115,7 @@ fn the_command_has_default_signals_and_no_sockets() {
 fn run_ignoring(server: &Server, signal: &str, script: &str) -> Running {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("trap '' {signal}; exec \"$0\" run x -- sh -c \"$1\"")]);
-    command.arg(leasehold().get_program()).arg(script).env("LEASEHOLD_URL", server.url());
+    command.args([PROGRAM, script]).env("LEASEHOLD_URL", server.url());
     Running::start(command)
 }
 
@@ -135,11 +135,18 @@ fn the_code_of_the_command_is_known_if_ends_of_children_were_ignored() {
 }
 
 #[test]
+fn the_end_of_the_command_is_known_if_its_signal_was_blocked() {
+    let server = Server::start();
+    let mut command = Command::new("env");
+    command.args(["--block-signal=CHLD", PROGRAM]);
+    command.env("LEASEHOLD_URL", server.url()).args(["run", "x", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(Running::start(command).finish().code(), 7);
+}
+
+#[test]
 fn a_run_inside_of_a_run_forwards_signals_too() {
     let server = Server::start();
-    let program = leasehold().get_program().to_owned();
-    let program = program.to_str().expect("a path in UTF-8");
-    let words = ["x", "--", program, "run", "y", "--", "sh", "-c", UNTIL_INPUT];
+    let words = ["x", "--", PROGRAM, "run", "y", "--", "sh", "-c", UNTIL_INPUT];
     let mut running = Running::start(run(&server, &words));
     running.group();
     assert!(exists(&server, "x") && exists(&server, "y"));
