@@ -33,8 +33,8 @@ the lock was not acquired; 64 wrong usage; 69 no server answers; 75 lock lost or
 executable; 127 CMD not found. A duration is 500ms, 4s, 10m, 2h or seconds.";
 
 /// Advice in the man page.
-const ADVICE: &str = "Other users can see --url in the list of processes: put a URL with a password into \
-    LEASEHOLD_URL.";
+const ADVICE: &str = "Other users can see --url in the list of processes: put a URL with a \
+    password into LEASEHOLD_URL.";
 
 /// Distributed locks on Redis: run a command under a lock, see who holds which lock.
 #[derive(Debug, Parser)]

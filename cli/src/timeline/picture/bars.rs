@@ -2,7 +2,7 @@
 
 use svg::node::element::{Group, Path, Rectangle};
 
-use crate::timeline::picture::blocks::{Block, Crowd};
+use crate::timeline::picture::blocks::{Block, MergedSpans};
 use crate::timeline::picture::elements::{px, rect, text, tooltip};
 use crate::timeline::picture::head::number;
 use crate::timeline::picture::layout::{Layout, Place};
@@ -88,7 +88,7 @@ impl Painter<'_> {
         let (left, right) = (self.layout.scale.x(from), self.layout.scale.x(until));
         let bar = Bar { left, right, middle, height };
         match block {
-            Block::Many(crowd) => self.crowd(group, crowd, &bar),
+            Block::Many(merged) => self.merged(group, merged, &bar),
             Block::One(span) => match span.activity {
                 Activity::Wait => self.wait(group, span, &bar),
                 Activity::Hold => self.hold(group, span, &bar),
@@ -124,25 +124,25 @@ impl Painter<'_> {
     }
 
     /// Draws many short spans as one shape.
-    fn crowd(&self, group: Group, crowd: &Crowd, bar: &Bar) -> Group {
-        let colour = crowd.lock.map_or("mixed".to_owned(), |lock| colour(lock).to_string());
-        let holds = crowd.holds + crowd.lost;
+    fn merged(&self, group: Group, merged: &MergedSpans, bar: &Bar) -> Group {
+        let colour = merged.lock.map_or("mixed".to_owned(), |lock| colour(lock).to_string());
+        let holds = merged.holds + merged.lost;
         let (part, least) = if holds > 0 { (1.0, LEAST_HOLD) } else { (WAIT, LEAST_WAIT) };
-        let fill = match (holds, crowd.lock) {
+        let fill = match (holds, merged.lock) {
             (0, Some(_)) => format!("url(#wait{colour})"),
-            _ => format!("url(#crowd{colour})"),
+            _ => format!("url(#merged{colour})"),
         };
-        let shape = bar.thin(part).rect("crowd", least).set("fill", fill);
-        let group = group.add(shape.add(tooltip(&self.counts(crowd))));
-        if crowd.lost > 0 { cross(group, bar.right, bar.middle) } else { group }
+        let shape = bar.thin(part).rect("merged", least).set("fill", fill);
+        let group = group.add(shape.add(tooltip(&self.counts(merged))));
+        if merged.lost > 0 { cross(group, bar.right, bar.middle) } else { group }
     }
 
-    fn counts(&self, crowd: &Crowd) -> String {
-        let holds = number(crowd.holds + crowd.lost, "hold", "holds");
-        let waits = number(crowd.waits, "wait", "waits");
-        let name = crowd.lock.map_or("several locks", |lock| &self.locks[lock]);
-        let (held, from) = (duration(crowd.held), self.time(crowd.from));
-        let lost = if crowd.lost > 0 { format!(", {} lost", crowd.lost) } else { String::new() };
+    fn counts(&self, merged: &MergedSpans) -> String {
+        let holds = number(merged.holds + merged.lost, "hold", "holds");
+        let waits = number(merged.waits, "wait", "waits");
+        let name = merged.lock.map_or("several locks", |lock| &self.locks[lock]);
+        let (held, from) = (duration(merged.held), self.time(merged.from));
+        let lost = if merged.lost > 0 { format!(", {} lost", merged.lost) } else { String::new() };
         format!("{holds} ({held} in all{lost}) and {waits} for {name}, from {from}")
     }
 

@@ -10,12 +10,12 @@ const VISIBLE: f64 = 2.0;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Block {
     One(Span),
-    Many(Crowd),
+    Many(MergedSpans),
 }
 
 /// Several short spans in a row, drawn as one shape.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Crowd {
+pub(crate) struct MergedSpans {
     /// The lock, unless there are several.
     pub(crate) lock: Option<usize>,
     pub(crate) from: f64,
@@ -32,25 +32,25 @@ impl Block {
     pub(crate) fn reach(&self) -> (f64, f64) {
         match self {
             Block::One(span) => (span.from, span.until),
-            Block::Many(crowd) => (crowd.from, crowd.until),
+            Block::Many(merged) => (merged.from, merged.until),
         }
     }
 
     fn is_lost(&self) -> bool {
         match self {
             Block::One(span) => span.activity == Activity::LostHold,
-            Block::Many(crowd) => crowd.lost > 0,
+            Block::Many(merged) => merged.lost > 0,
         }
     }
 }
 
-impl Crowd {
-    fn of(span: &Span) -> Crowd {
+impl MergedSpans {
+    fn of(span: &Span) -> MergedSpans {
         let Span { lock, from, until, .. } = *span;
         let lock = Some(lock);
-        let mut crowd = Crowd { lock, from, until, holds: 0, lost: 0, waits: 0, held: 0.0 };
-        crowd.count(span);
-        crowd
+        let mut merged = MergedSpans { lock, from, until, holds: 0, lost: 0, waits: 0, held: 0.0 };
+        merged.count(span);
+        merged
     }
 
     fn add(&mut self, span: &Span) {
@@ -99,10 +99,10 @@ fn accepts(last: &Block, span: &Span, scale: &Scale) -> bool {
 
 fn join(block: &mut Block, span: &Span) {
     if let Block::One(first) = block {
-        *block = Block::Many(Crowd::of(first));
+        *block = Block::Many(MergedSpans::of(first));
     }
-    if let Block::Many(crowd) = block {
-        crowd.add(span);
+    if let Block::Many(merged) = block {
+        merged.add(span);
     }
 }
 
@@ -137,17 +137,24 @@ mod tests {
         spans.push(span(Activity::Wait, 1.5, 2.5));
         spans.extend(holds(&[(2.5, 3.0), (10.0, 10.5)]));
         let blocks = merge(&spans, &scale());
-        let crowd =
-            Crowd { lock: Some(0), from: 0.0, until: 3.0, holds: 3, lost: 0, waits: 1, held: 1.5 };
-        assert_eq!(blocks, [Block::Many(crowd), Block::One(spans[4].clone())]);
+        let merged = MergedSpans {
+            lock: Some(0),
+            from: 0.0,
+            until: 3.0,
+            holds: 3,
+            lost: 0,
+            waits: 1,
+            held: 1.5,
+        };
+        assert_eq!(blocks, [Block::Many(merged), Block::One(spans[4].clone())]);
     }
 
     #[test]
     fn a_block_of_several_locks_has_none() {
         let mut spans = holds(&[(0.0, 0.5), (1.0, 1.5)]);
         spans[1].lock = 1;
-        let [Block::Many(crowd)] = &merge(&spans, &scale())[..] else { panic!("one block") };
-        assert_eq!(crowd.lock, None);
+        let [Block::Many(merged)] = &merge(&spans, &scale())[..] else { panic!("one block") };
+        assert_eq!(merged.lock, None);
     }
 
     #[test]

@@ -96,8 +96,8 @@ impl Layout {
         let left = MARGIN + names + thread_names + GAP;
         let scale = Scale::new(timeline.window, left, WIDTH - MARGIN - left);
         let lanes = lanes(timeline, &scale);
-        let crowded = lanes.iter().flatten().flatten().any(|it| matches!(it, Block::Many(_)));
-        let legend = legend::arrange(timeline, crowded, head::HEIGHT);
+        let has_merged = lanes.iter().flatten().flatten().any(|it| matches!(it, Block::Many(_)));
+        let legend = legend::arrange(timeline, has_merged, head::HEIGHT);
         let flags = marks::arrange(timeline, &scale, legend::bottom(&legend, head::HEIGHT));
         let has_upper_axis = count >= TALL;
         let top = flags.bottom + if has_upper_axis { AXIS } else { 4.0 };

@@ -32,7 +32,7 @@ pub(crate) enum Sample {
     Hold,
     Wait,
     LostHold,
-    Crowd,
+    MergedSpans,
     Notice,
     None,
 }
@@ -59,14 +59,14 @@ impl Entry {
     }
 }
 
-/// Returns the entries in lines from `top` on. `crowded`: there are crowds.
-pub(crate) fn arrange(timeline: &Timeline, crowded: bool, top: f64) -> Vec<Entry> {
+/// Returns the entries in lines from `top` on. `has_merged`: there are merged spans.
+pub(crate) fn arrange(timeline: &Timeline, has_merged: bool, top: f64) -> Vec<Entry> {
     let mut y = top + LINE / 2.0;
     let locks = in_lines(locks(timeline), &mut y);
     if !locks.is_empty() {
         y += LINE;
     }
-    let shapes = in_lines(shapes(timeline, crowded), &mut y);
+    let shapes = in_lines(shapes(timeline, has_merged), &mut y);
     locks.into_iter().chain(shapes).collect()
 }
 
@@ -104,7 +104,7 @@ fn locks(timeline: &Timeline) -> Vec<Entry> {
 }
 
 /// Returns the entries of the shapes that the picture has.
-fn shapes(timeline: &Timeline, crowded: bool) -> Vec<Entry> {
+fn shapes(timeline: &Timeline, has_merged: bool) -> Vec<Entry> {
     let has = |activity| timeline.count(activity) > 0;
     let waits = has(Activity::Wait) || !timeline.levels.is_empty();
     let noticed = timeline.rows().any(|Row { noticed, .. }| !noticed.is_empty());
@@ -113,7 +113,7 @@ fn shapes(timeline: &Timeline, crowded: bool) -> Vec<Entry> {
         (waits, Sample::Wait, "waits"),
         (has(Activity::LostHold), Sample::LostHold, "hold lost at the cross: its lease ended"),
         (noticed, Sample::Notice, "holder noticed the loss"),
-        (crowded, Sample::Crowd, "many short holds and waits"),
+        (has_merged, Sample::MergedSpans, "many short holds and waits"),
     ];
     let present = entries.into_iter().filter(|(is_present, ..)| *is_present);
     present.map(|(_, sample, text)| Entry::new(sample, text, WIDTH)).collect()
@@ -141,7 +141,7 @@ fn sample(group: Group, entry: &Entry, several: bool) -> Group {
         Sample::Lock(lock) => group.add(bar(&format!("lock{}", colour(lock)), HEIGHT).set("rx", 2)),
         Sample::Hold => group.add(bar(fill, HEIGHT).set("rx", 2)),
         Sample::Wait => group.add(bar("wait", HEIGHT / 2.0).set("fill", pattern("wait"))),
-        Sample::Crowd => group.add(bar("crowd", HEIGHT).set("fill", pattern("crowd"))),
+        Sample::MergedSpans => group.add(bar("merged", HEIGHT).set("fill", pattern("merged"))),
         Sample::Notice => group.add(diamond(x + SAMPLE / 2.0, y)),
         Sample::LostHold => {
             let bar = bar("lost-edge", HEIGHT).set("width", SAMPLE - 5.0);

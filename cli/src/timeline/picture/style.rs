@@ -95,20 +95,20 @@ pub(crate) fn colour(lock: usize) -> usize {
     lock % COLOURS
 }
 
-/// Returns the patterns of waits, crowds, lost holds and outages.
+/// Returns the patterns of waits, merged spans, lost holds and outages.
 ///
-/// Waits and crowds have a pattern per colour. Crowds of several locks have one more.
+/// Waits and merged spans have a pattern per colour. Merged spans of several locks have one more.
 pub(crate) fn patterns(locks: usize) -> Definitions {
     let mut definitions = Definitions::new().add(lost());
     for number in 0..locks.min(COLOURS) {
         let (fill, line) = (format!("lock{number}"), format!("line{number}"));
         definitions = definitions
             .add(wait(&format!("wait{number}"), &fill, &line))
-            .add(crowd(&format!("crowd{number}"), &fill));
+            .add(merged(&format!("merged{number}"), &fill));
     }
     definitions
         .add(wait("waitmixed", "mixed", "mixed-line"))
-        .add(crowd("crowdmixed", "mixed"))
+        .add(merged("mergedmixed", "mixed"))
         .add(outage())
 }
 
@@ -119,7 +119,7 @@ fn wait(id: &str, fill: &str, line: &str) -> Pattern {
 }
 
 /// Returns upright stripes.
-fn crowd(id: &str, fill: &str) -> Pattern {
+fn merged(id: &str, fill: &str) -> Pattern {
     let stripe = Rectangle::new().set("class", fill).set("width", 1.6).set("height", 8);
     tile(id, 3, 8).add(ground(fill, 3, 8, 0.3)).add(stripe)
 }
