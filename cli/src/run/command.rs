@@ -9,9 +9,9 @@ use std::process::{Child, Command};
 
 use nix::sys::signal::{self, SigHandler, Signal as Handled};
 use rustix::fs::{Access, access};
-use rustix::process::{Pid, getpgrp, getpid};
+use rustix::process::{Pid, getpid};
 
-use super::terminal::Terminal;
+use super::terminal::{Terminal, own_group};
 use crate::failure::{Code, Failure, Result};
 
 /// The variable with the name of the lock.
@@ -76,7 +76,7 @@ impl<'a> Program<'a> {
         prepare(&mut command, terminal.map(Terminal::try_clone).transpose()?);
         command.spawn().map_err(|error| {
             // The child may have had it already.
-            let _ = terminal.map(|terminal| terminal.give_to(getpgrp()));
+            let _ = terminal.zip(own_group()).map(|(terminal, own)| terminal.give_to(own));
             self.refused(&error)
         })
     }

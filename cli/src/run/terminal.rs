@@ -15,6 +15,7 @@ use std::fs::{self, File};
 use std::io::{self, IsTerminal, stdin, stdout};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Blocked};
+use nix::unistd;
 use rustix::process::{self, Pid, Signal};
 use rustix::termios::{self, OptionalActions, Termios};
 
@@ -30,7 +31,7 @@ impl Terminal {
     /// Returns the terminal for a command that starts, if it is interactive.
     fn of_interactive() -> Option<Terminal> {
         let terminal = is_interactive().then(Terminal::open).flatten()?;
-        (terminal.foreground() == Some(process::getpgrp())).then_some(terminal)
+        (terminal.foreground()? == own_group()?).then_some(terminal)
     }
 
     fn open() -> Option<Terminal> {
@@ -42,6 +43,7 @@ impl Terminal {
         self.0.try_clone().map(Terminal)
     }
 
+    /// Returns the foreground group; `None` if it is outside of this PID namespace.
     fn foreground(&self) -> Option<Pid> {
         termios::tcgetpgrp(&self.0).ok()
     }
@@ -68,10 +70,10 @@ fn is_interactive() -> bool {
 
 /// Moves the terminal between the groups, and stops this process with the command.
 pub(super) struct JobControl {
-    /// The group of this process.
-    own: Pid,
-    /// The group of the command.
-    other: Pid,
+    /// The group of this process, if it has an id here.
+    own: Option<Pid>,
+    /// The group of the command, once it has started.
+    other: Option<Pid>,
     /// The terminal, while the command has it.
     given: Option<Terminal>,
     /// The settings of the terminal before the command had it for the first time.
@@ -85,8 +87,7 @@ impl JobControl {
     pub(super) fn new() -> JobControl {
         let given = Terminal::of_interactive();
         let settings = given.as_ref().and_then(Terminal::settings);
-        let own = process::getpgrp();
-        JobControl { own, other: own, given, settings, stop_forwarded: false }
+        JobControl { own: own_group(), other: None, given, settings, stop_forwarded: false }
     }
 
     /// Returns the terminal that the command gets.
@@ -96,7 +97,7 @@ impl JobControl {
 
     /// Sets the group of the command, which has started.
     pub(super) fn with(self, other: Pid) -> JobControl {
-        JobControl { other, ..self }
+        JobControl { other: Some(other), ..self }
     }
 
     /// Forwards a signal to the command.
@@ -167,15 +168,15 @@ impl JobControl {
     ///
     /// Returns whether the command has the terminal.
     fn give(&mut self) -> bool {
-        let Some(terminal) = Terminal::open() else {
+        let (Some(terminal), Some(other)) = (Terminal::open(), self.other) else {
             return false;
         };
         match terminal.foreground() {
             // The command stopped before it had the terminal, and has it now.
-            Some(group) if group == self.other => true,
-            Some(group) if group == self.own => {
+            Some(group) if group == other => true,
+            Some(group) if Some(group) == self.own => {
                 self.settings = self.settings.take().or_else(|| terminal.settings());
-                let is_given = terminal.give_to(self.other).is_ok();
+                let is_given = terminal.give_to(other).is_ok();
                 self.given = is_given.then_some(terminal);
                 is_given
             }
@@ -187,14 +188,23 @@ impl JobControl {
     fn take_back(&mut self) -> Option<Terminal> {
         let terminal = self.given.take()?;
         let exists = |group| process::test_kill_process_group(group).is_ok();
-        let is_elsewhere = |group: Pid| group != self.other && exists(group);
+        let is_elsewhere = |group: Pid| Some(group) != self.other && exists(group);
         if terminal.foreground().is_some_and(is_elsewhere) {
             return None;
         }
         // The call fails if the terminal is gone.
-        let _ = terminal.give_to(self.own);
+        let _ = self.own.map(|own| terminal.give_to(own));
         Some(terminal)
     }
+}
+
+/// Returns the group of this process; `None` if it is outside of this PID namespace.
+///
+/// `unshare --pid` without a new session leaves a process in such a group. The group has no id in
+/// the namespace, so nothing can give it the terminal.
+pub(super) fn own_group() -> Option<Pid> {
+    // The kernel shows such a group as 0, which the types of rustix cannot hold.
+    Pid::from_raw(unistd::getpgrp().as_raw())
 }
 
 /// Stops this process until CONT, unless no shell would continue it.
@@ -213,13 +223,15 @@ fn stop_this_thread_and_all_others() {
 ///
 /// The kernel ignores TSTP for such a group. The first ancestor outside of the group decides.
 fn is_orphaned() -> bool {
-    let (group, session) = (process::getpgrp(), process::getsid(None));
+    // Groups and sessions outside of this PID namespace have the id 0, which only nix can hold.
+    let (group, session) = (unistd::getpgrp(), unistd::getsid(None));
     let mut ancestor = process::getppid();
     while let Some(pid) = ancestor {
-        if process::getsid(Some(pid)) != session {
+        let id = Some(unistd::Pid::from_raw(pid.as_raw_nonzero().get()));
+        if unistd::getsid(id) != session {
             return true;
         }
-        if process::getpgid(Some(pid)) != Ok(group) {
+        if unistd::getpgid(id) != Ok(group) {
             return false;
         }
         ancestor = parent_of(pid);

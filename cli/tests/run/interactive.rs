@@ -110,6 +110,29 @@ fn ctrl_z_without_a_shell_stops_nothing() {
     assert_eq!(terminal.wait().code(), Some(4));
 }
 
+/// The first process of a PID namespace: its group and its session are outside, and have no ids.
+#[test]
+fn a_group_outside_of_the_namespace_keeps_the_terminal() {
+    let namespace = ["--user", "--map-root-user", "--pid", "--fork"];
+    let is_allowed = Command::new("unshare").args(namespace).arg("true").status();
+    if !is_allowed.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this machine allows no PID namespaces");
+        return;
+    }
+    let server = Server::start();
+    let script = "trap 'echo one INT; exit 5' INT; echo \"it \"runs; while :; do sleep 0.05; done";
+    let mut command = Command::new("unshare");
+    command.args(namespace).args([PROGRAM, "run", "x", "--", "sh", "-c", script]);
+    command.env("LEASEHOLD_URL", server.url());
+    let mut terminal = terminal(&command);
+    terminal.wait_for_text("it runs");
+    terminal.press(CTRL_Z);
+    terminal.wait_for_text("^Z");
+    terminal.press(CTRL_C);
+    terminal.wait_for_text("one INT");
+    assert_eq!(terminal.wait().code(), Some(5), "{}", terminal.framed());
+}
+
 #[test]
 fn the_program_takes_the_terminal_back() {
     let server = Server::start();
