@@ -7,16 +7,7 @@
 local hash, queue, clients, counter, record = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, channel = ARGV[1], ARGV[2]
 
-local lock = lock_of(hash, queue, clients, counter)
-local was_held = redis.call('hdel', lock.hash, owner) == 1
-if not was_held then
-  redis.call('zrem', lock.queue, owner)
-end
-local is_granted = grant_to_best(lock)
-if not was_held and redis.call('exists', lock.queue) == 0 then
-  -- The last candidate that leaves deletes the terms of the clients.
-  redis.call('del', lock.clients)
-end
+local was_held, is_granted = finish(lock_of(hash, queue, clients, counter), owner)
 -- A key of another type is no record, and must not keep the lock.
 if redis.pcall('hget', record, 'owner') == owner then
   redis.call('del', record)

@@ -145,3 +145,18 @@ local function grant_to_best(lock, caller, lease)
     work = work - 1
   end
 end
+
+-- Ends the owner's hold or wait, and grants a free lock to the best waiter. Returns whether the
+-- owner held the lock, and whether a waiter holds it now.
+local function finish(lock, owner)
+  if redis.call('hdel', lock.hash, owner) == 1 then
+    return true, grant_to_best(lock) ~= nil
+  end
+  redis.call('zrem', lock.queue, owner)
+  local is_granted = grant_to_best(lock) ~= nil
+  if redis.call('exists', lock.queue) == 0 then
+    -- The last caller that leaves a held lock deletes the terms of the clients.
+    redis.call('del', lock.clients)
+  end
+  return false, is_granted
+end

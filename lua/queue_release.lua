@@ -7,17 +7,8 @@
 local hash, queue, clients, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, channel, message = ARGV[1], ARGV[2], ARGV[3]
 
-local lock = lock_of(hash, queue, clients, counter)
-local was_held = redis.call('hdel', lock.hash, owner) == 1
+local was_held, is_granted = finish(lock_of(hash, queue, clients, counter), owner)
 if not was_held then
-  redis.call('zrem', lock.queue, owner)
-end
-local is_granted = grant_to_best(lock)
-if not was_held then
-  -- The last caller that leaves a held lock deletes the terms of the clients.
-  if redis.call('exists', lock.queue) == 0 then
-    redis.call('del', lock.clients)
-  end
   return -1
 end
 return is_granted and 1 or redis.call('publish', channel, message)

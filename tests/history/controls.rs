@@ -21,7 +21,7 @@ pub struct Control {
 }
 
 /// All seeded faults that histories find, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 24] = [
+pub const CONTROLS: [Control; 27] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -66,6 +66,9 @@ pub const CONTROLS: [Control; 24] = [
     },
     Control { fault: "former-leader-named", promise: Promise::Leader, plan: former_leader_named },
     Control { fault: "lost-term-goes-on", promise: Promise::Tokens, plan: lost_term_goes_on },
+    Control { fault: "leader-not-announced", promise: Promise::Leader, plan: quiet_elections },
+    Control { fault: "value-of-another-term", promise: Promise::Leader, plan: quiet_elections },
+    Control { fault: "end-not-observed", promise: Promise::Leader, plan: rare_terms },
 ];
 
 /// No subscriber receives the message of a release between a refusal and its subscription.
@@ -285,6 +288,26 @@ fn lost_term_goes_on(seed: u64) -> Plan {
         ..all.work
     };
     Plan { faults: vec![Fault::StopWorker], quiet: 300..600, lasting: 2000..2500, work, ..all }
+}
+
+/// Leaders, readers and observers without a fault.
+fn quiet_elections(seed: u64) -> Plan {
+    Plan { faults: vec![Fault::Quiet], ..Plan::elections(Layout::One, seed, SPAN) }
+}
+
+/// The observed election has no leader most of the time, and no fault excuses a late message.
+fn rare_terms(seed: u64) -> Plan {
+    let all = quiet_elections(seed);
+    let work = Work {
+        locks: 100,
+        used_for: LONG,
+        threads: 8,
+        longest: [Duration::from_millis(200); 2],
+        poll_interval: Duration::from_millis(200),
+        response_timeout: Duration::from_millis(400),
+        ..all.work
+    };
+    Plan { work, ..all }
 }
 
 /// Returns a plan for plain semaphores whose calls get no reply at times.
