@@ -9,4 +9,5 @@ mod force;
 mod ls;
 mod program;
 mod show;
+mod topologies;
 mod watch;
