@@ -1,8 +1,8 @@
 //! The meaning of a release's outcome, with and without a caller that waits for it.
 //!
 //! * Released: success.
-//! * "Not held", while an earlier copy of the release may have run before the deadline: success.
-//!   The copy released the hold.
+//! * "Not held", while an earlier copy of the release may have released the hold before the
+//!   deadline: success.
 //! * "Not held" in any other case: the hold was lost.
 //! * No reply by the end of the lease: an error for the log and the events. The lease ends by
 //!   itself.
@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 
+use crate::command::reply::Reply;
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Released};
 use crate::kind::rules::{self, ReleaseReply};
@@ -29,6 +30,10 @@ impl OnOutcome for Local {
             let _ = self.finish_release(&hold, outcome);
         }
     }
+}
+
+fn is_release(reply: &Reply) -> bool {
+    matches!(rules::read_release(reply.clone()), Ok(ReleaseReply::Released(_)))
 }
 
 impl Local {
@@ -58,7 +63,8 @@ impl Local {
                 Ok(Some(subscribers))
             }
             ReleaseReply::NotHeld
-                if reply.copies.may_exist() && clock::now() < hold.last_deadline() =>
+                if reply.copies.may_have_reply(is_release)
+                    && clock::now() < hold.last_deadline() =>
             {
                 Ok(None)
             }

@@ -22,30 +22,32 @@ use crate::util::clock::Moment;
 use crate::util::log_target;
 
 /// The copies of a request that were written before the copy with the reply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum EarlierCopies {
-    #[default]
-    None,
-    /// The copies have run before requests that had to precede them, and were answered.
-    Answered,
-    /// A copy may have run without a reply, or may run late.
-    Open,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EarlierCopies {
+    /// Whether a copy may have run without a reply, or may run late.
+    is_open: bool,
+    /// The replies to copies that ran before requests which had to precede them.
+    replies: Vec<Reply>,
 }
 
 impl EarlierCopies {
     /// Returns whether an earlier copy may have run, or may run late.
-    pub(crate) fn may_exist(self) -> bool {
-        self != EarlierCopies::None
+    pub(crate) fn may_exist(&self) -> bool {
+        self.is_open || !self.replies.is_empty()
     }
 
     /// Returns whether an earlier copy may run after the reply.
-    pub(crate) fn may_run_late(self) -> bool {
-        self == EarlierCopies::Open
+    pub(crate) fn may_run_late(&self) -> bool {
+        self.is_open
     }
 
-    /// Returns open copies if a copy may have no reply.
-    fn open_if(may_be_open: bool) -> EarlierCopies {
-        if may_be_open { EarlierCopies::Open } else { EarlierCopies::None }
+    /// Returns whether an earlier copy may have had such a reply.
+    pub(crate) fn may_have_reply(&self, is_such: impl Fn(&Reply) -> bool) -> bool {
+        self.is_open || self.replies.iter().any(is_such)
+    }
+
+    pub(super) fn add_open(&mut self) {
+        self.is_open = true;
     }
 }
 
@@ -117,7 +119,7 @@ impl Failure {
     }
 
     /// The failure of a command that a server answered with an error.
-    pub(crate) fn answered(error: Error, copies: EarlierCopies) -> Failure {
+    pub(crate) fn answered(error: Error, copies: &EarlierCopies) -> Failure {
         let is_only_copy_refused = error.is_server() && !copies.may_exist();
         Failure { is_only_copy_refused, ..Failure::written(error) }
     }
@@ -328,8 +330,9 @@ impl Request {
     }
 
     /// Sets whether an earlier copy may have run without a reply, or may run late.
-    pub(crate) fn maybe_duplicate(self, maybe_duplicate: bool) -> Request {
-        self.with_copies(EarlierCopies::open_if(maybe_duplicate))
+    pub(crate) fn maybe_duplicate(mut self, maybe_duplicate: bool) -> Request {
+        self.replay.copies.is_open = maybe_duplicate;
+        self
     }
 
     /// Sets whether `ASKING` has to precede the command, which is then not joined.
@@ -356,20 +359,15 @@ impl Request {
     }
 
     /// Prepares the request for another write, after a reply that came too early.
-    pub(super) fn run_again(&mut self) {
+    pub(super) fn run_again(&mut self, early: Reply) {
         self.written = None;
-        self.add_copies(EarlierCopies::Answered);
-    }
-
-    /// Adds to the earlier copies.
-    pub(super) fn add_copies(&mut self, copies: EarlierCopies) {
-        self.replay.copies = self.replay.copies.max(copies);
+        self.replay.copies.replies.push(early);
     }
 
     /// Prepares the request for another write. A copy that was written may have run.
     pub(crate) fn take_back(&mut self) {
         let was_written = self.written.take().is_some();
-        self.add_copies(EarlierCopies::open_if(was_written));
+        self.replay.copies.is_open |= was_written;
     }
 
     /// Like [`Request::take_back`], after the connection was given up.
@@ -411,8 +409,7 @@ impl Request {
         let ReplyTo::Caller(promise) = &mut self.reply_to else {
             return Some((self, redirect, error));
         };
-        let copies = self.replay.copies;
-        let redirected = Redirected { call: self.call, copies, redirect };
+        let redirected = Redirected { call: self.call, copies: self.replay.copies, redirect };
         let redirected = Some(Box::new(redirected));
         promise.complete(Err(Failure { redirected, ..Failure::written(error) }));
         None

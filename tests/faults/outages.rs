@@ -2,9 +2,9 @@
 //! their scripts.
 
 use crate::harness::faults::*;
-use crate::harness::wait::holds_within;
+use crate::harness::wait::{holds_within, join, sleeping};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
-use leasehold::{Client, Error, Guard, MultiLock};
+use leasehold::{Client, Error, Guard, MultiLock, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -497,6 +497,43 @@ fn flushed_scripts_cost_no_error_and_no_increment() {
 #[test]
 fn short_pauses_cost_no_error_and_no_increment() {
     increments_survive(|server| pause(server, Duration::from_millis(50)));
+}
+
+/// Ends a hold behind a request whose script is missing. Such a release runs twice, to keep the
+/// order, and its second copy never finds the hold.
+fn unlock_twice(meanwhile: impl Fn(&Client)) -> Result<()> {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let client = build(patient(proxy.url()));
+    let guard = client.lock("a").lock_owned().expect("all is well");
+    meanwhile(&other(&server));
+    server.ask::<()>(&["SCRIPT", "FLUSH"]);
+    Digests::of(&server);
+    proxy.set(Direction::Requests, Flow::Hold);
+    let before = sleeping("before", {
+        let client = client.clone();
+        move || client.ping()
+    });
+    something_is_held(&proxy);
+    // Both requests are queued behind the held one, and are written together.
+    let first = sleeping("first", move || client.latch("b").wait());
+    let second = sleeping("second", move || guard.unlock());
+    proxy.release_held();
+    join(before).expect("the server answers");
+    join(first).expect("the latch is open");
+    join(second)
+}
+
+#[test]
+fn a_release_that_runs_twice_is_confirmed() {
+    unlock_twice(|_| {}).expect("the first copy released the hold");
+}
+
+#[test]
+fn a_release_that_runs_twice_tells_of_a_loss() {
+    let force = |direct: &Client| assert!(direct.force_unlock("a").expect("an answer"));
+    let error = unlock_twice(force).expect_err("neither copy released a hold");
+    assert!(error.is_lost(), "{error}");
 }
 
 /// The only connection is busy, and another cannot be opened.

@@ -23,9 +23,7 @@ use crate::connection::{ReadLimit, STEP};
 use crate::error::{Error, Redirect, Result};
 use crate::pool::pipeline::in_flight::InFlight;
 use crate::pool::pipeline::{Connection, ExchangeResult, PipelineContext};
-use crate::pool::request::{
-    CallReply, EarlierCopies, Failure, PipelineCommand, ReplyTo, Request, TooFewReplicas,
-};
+use crate::pool::request::{CallReply, Failure, PipelineCommand, ReplyTo, Request, TooFewReplicas};
 use crate::util::clock::{self, Moment, millis};
 
 /// How often a script is loaded for one request before `NOSCRIPT` is an error.
@@ -102,7 +100,7 @@ impl InFlight {
         } else if self.resend.is_empty() || request.call.once {
             self.finish(request, reply);
         } else {
-            request.run_again();
+            request.run_again(reply);
             self.resend.push_back(request);
         }
     }
@@ -162,7 +160,7 @@ impl InFlight {
             reply => Ok(CallReply {
                 value: reply,
                 sent,
-                copies: request.replay.copies,
+                copies: request.replay.copies.clone(),
                 broken_at: self.broken_at,
                 too_few,
                 connection: self.context.id,
@@ -180,7 +178,7 @@ impl PipelineContext {
         let reply = reply.map_err(|error| self.pool.with_server(error));
         match (&mut request.reply_to, reply) {
             (ReplyTo::Caller(promise), reply) => {
-                let copies = request.replay.copies;
+                let copies = &request.replay.copies;
                 promise.complete(reply.map_err(|error| Failure::answered(error, copies)));
             }
             (ReplyTo::Background(_), Err(error)) => {
@@ -208,7 +206,7 @@ impl PipelineContext {
         let Reply::Refused(refusal) = reply else { return None };
         let redirect = refusal.redirect().filter(|_| self.pool.is_cluster_node)?;
         if refusal.is_slot_migrating() {
-            request.add_copies(EarlierCopies::Open);
+            request.replay.copies.add_open();
         }
         Some((redirect, self.pool.with_server(Error::refused(refusal))))
     }
