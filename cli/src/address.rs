@@ -59,10 +59,13 @@ impl Server {
         if !self.url.is_empty() {
             return Ok(self.url.iter().flat_map(|urls| split(urls)).collect());
         }
-        let mut set = VARIABLES.into_iter().filter_map(|name| env::var(name).ok());
-        let urls = set.find(|value| !value.is_empty());
-        let missing = || Failure::usage("no server is named: use --url, or set LEASEHOLD_URL");
-        Ok(split(&urls.ok_or_else(missing)?))
+        let mut set = VARIABLES.into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
+        let (name, urls) = set
+            .find(|(_, urls)| !urls.is_empty())
+            .ok_or_else(|| Failure::usage("no server is named: use --url, or set LEASEHOLD_URL"))?;
+        // Another variable may name another server, on which nothing would be excluded.
+        let urls = urls.to_str().ok_or_else(|| Failure::usage(format!("{name} is not UTF-8")))?;
+        Ok(split(urls))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The exit code of each end, and the line on stderr.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -130,6 +132,18 @@ fn an_address_is_needed_and_may_stand_in_two_variables() {
         command.args(["run", "x", "--", "true"]).envs(variables.iter().copied());
         assert_eq!(Running::start(command).finish().code(), code, "{variables:?}");
     }
+}
+
+/// The second variable may name another server, on which nothing would be excluded.
+#[test]
+fn an_unreadable_address_is_no_missing_one() {
+    let server = Server::start();
+    let mut command = leasehold();
+    command.env("LEASEHOLD_URL", OsStr::from_bytes(b"redis://\xff"));
+    command.env("REDIS_URL", server.url()).args(["run", "x", "--", "true"]);
+    let end = Running::start(command).finish();
+    assert_eq!(end.code(), 64, "{end:?}");
+    assert!(end.one_error().contains("LEASEHOLD_URL"), "{end:?}");
 }
 
 #[test]
