@@ -28,9 +28,10 @@ const WITHOUT_JSON: [&str; 5] = ["run", "top", "timeline", "completions", "man"]
 /// The exit codes of `run`, below its help.
 const RUN_CODES: &str = "\
 Exit codes: that of CMD; 128+N if signal N ended CMD or the wait; 1 (or -E) if
-the lock was not acquired; 64 wrong usage; 69 no server answers; 75 lock lost or
---max-hold reached, CMD was terminated; 77 refused by the server; 126 CMD not
-executable; 127 CMD not found. A duration is 500ms, 4s, 10m, 2h or seconds.";
+the lock was not acquired; 64 wrong usage; 69 no server answers; 70 the program
+or the system failed; 75 lock lost or --max-hold reached, CMD was terminated;
+77 refused by the server; 126 CMD not executable; 127 CMD not found.
+A duration is 500ms, 4s, 10m, 2h or seconds.";
 
 /// Advice in the man page.
 const ADVICE: &str = "Other users can see --url in the list of processes: put a URL with a \
