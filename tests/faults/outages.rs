@@ -3,7 +3,7 @@
 
 use crate::harness::faults::*;
 use crate::harness::wait::{holds_within, join, sleeping};
-use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
+use crate::harness::{Config, Direction, Flow, Proxy, Server, eventually, exists, in_time};
 use leasehold::{Client, Error, Guard, MultiLock, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -83,7 +83,7 @@ fn fixed_leases_of_all_kinds_are_lost_when_the_server_restarts_without_data() {
 
 #[test]
 fn fixed_leases_of_all_kinds_do_not_change_when_the_server_restarts_with_data() {
-    let server = Server::with(|config| config.line("appendonly yes").line("appendfsync always"));
+    let server = Server::with(Config::durable);
     let client = build(patient(server.url()));
     let holds = fixed_holds(&client);
     // Redis 6.2 has no PEXPIRETIME. This sum is exact to two milliseconds.
@@ -126,7 +126,7 @@ fn repeated_closes_of_idle_connections_renew_each_lease_at_most_once() {
 
 #[test]
 fn a_hold_survives_a_killed_server_with_an_append_only_file() {
-    let server = Server::with(|config| config.line("appendonly yes").line("appendfsync always"));
+    let server = Server::with(Config::durable);
     a_hold_and_its_waiter_survive(&server, Server::kill);
 }
 

@@ -7,8 +7,8 @@ use crate::harness::faults::*;
 use crate::harness::process::{self, Role};
 use crate::harness::queued::*;
 use crate::harness::{
-    ChildProcess, Connections, Direction, Flow, Proxy, Replicated, Server, eventually, exists,
-    owner, pttl,
+    ChildProcess, Config, Connections, Direction, Flow, Proxy, Replicated, Server, eventually,
+    exists, owner, pttl,
 };
 use leasehold::{Builder, CancelToken, Client, Guard};
 use std::thread;
@@ -577,7 +577,7 @@ fn places_survive_a_restart(server: &Server, end: impl Fn(&Server)) {
 
 #[test]
 fn waiters_keep_their_order_when_the_server_restarts_with_data() {
-    let server = Server::with(|config| config.line("appendonly yes").line("appendfsync always"));
+    let server = Server::with(Config::durable);
     places_survive_a_restart(&server, Server::kill);
 }
 

@@ -49,6 +49,14 @@ impl Config {
         self
     }
 
+    /// Keeps all acknowledged data when the process is killed.
+    ///
+    /// Written data survives the process without fsync, which would turn each stall of the disk
+    /// into a stall of the server.
+    pub fn durable(self) -> Self {
+        self.line("appendonly yes").line("appendfsync no")
+    }
+
     /// Makes the server require this password.
     pub fn password(mut self, password: &str) -> Self {
         self.credentials = Some(Credentials { user: None, password: password.to_owned() });

@@ -38,7 +38,7 @@ impl Deployment {
         let members = Members::default();
         let gated = |config: Config| config.gated(&members);
         let independent = |count| {
-            let config = |config| durable(gated(config).movable_clock());
+            let config = |config| gated(config).movable_clock().durable();
             Servers::Independent((0..count).map(|_| Server::with(config)).collect())
         };
         let servers = match layout {
@@ -227,11 +227,6 @@ impl Deployment {
 /// Returns the connections of a member.
 pub fn whose(member: String) -> Connections {
     Connections::Member(member.into())
-}
-
-/// Makes a server keep all acknowledged data across restarts.
-fn durable(config: Config) -> Config {
-    config.line("appendonly yes").line("appendfsync always")
 }
 
 /// Deletes the data of a server that does not run.
