@@ -265,7 +265,8 @@
 //! - *Wait for several jobs.* Each job has a guard of [`CountDownLatch::count_down_on_drop`], which
 //!   also counts down after a panic.
 //! - *Stop.* Cancel the waits, drop the guards, and [`close`](Client::close) the client last.
-//! - *Fork.* Make the client after the fork; a child cannot use the client of its parent.
+//! - *Fork.* Make the client after the fork. In a child, calls through the client of the parent are
+//!   errors, and [`Guard::is_held`] reports the hold of the parent.
 //!
 //! # Features
 //!
