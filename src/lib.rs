@@ -169,9 +169,10 @@
 //!
 //! # Errors and events
 //!
-//! [`Error`] is the only error type; its documentation has a table of all errors. A call fails if
-//! its first request gets no answer. Once the server has answered that the lock is held, the call
-//! waits through later outages.
+//! [`Error`] is the only error type; its documentation has a table of all errors. If a connection
+//! breaks, its unanswered requests are sent once more over a new connection. A call fails if its
+//! first request gets no answer. Once the server has answered that the lock is held, the call waits
+//! through later outages.
 //!
 //! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
 //! losses: those of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]).
@@ -265,7 +266,8 @@
 //! - *Wait for several jobs.* Each job has a guard of [`CountDownLatch::count_down_on_drop`], which
 //!   also counts down after a panic.
 //! - *Stop.* Cancel the waits, drop the guards, and [`close`](Client::close) the client last.
-//! - *Fork.* Make the client after the fork; a child cannot use the client of its parent.
+//! - *Fork.* Make the client after the fork. In a child, calls through the client of the parent are
+//!   errors, and [`Guard::is_held`] reports the hold of the parent.
 //!
 //! # Features
 //!

@@ -25,17 +25,36 @@ const WITHOUT_SERVER: [&str; 2] = ["completions", "man"];
 /// The verbs that print no JSON.
 const WITHOUT_JSON: [&str; 5] = ["run", "top", "timeline", "completions", "man"];
 
+/// The form of a duration D, below the help of the verbs with such options.
+const DURATIONS: &str = "A duration D is 500ms, 4s, 10m, 2h, or a number of seconds.";
+
 /// The exit codes of `run`, below its help.
 const RUN_CODES: &str = "\
 Exit codes: that of CMD; 128+N if signal N ended CMD or the wait; 1 (or -E) if
 the lock was not acquired; 64 wrong usage; 69 no server answers; 70 the program
-or the system failed; 75 lock lost or --max-hold reached, CMD was terminated;
-77 refused by the server; 126 CMD not executable; 127 CMD not found.
-A duration is 500ms, 4s, 10m, 2h or seconds.";
+or the system failed; 75 lock lost or --max-hold reached, CMD was terminated or
+not started; 77 refused by the server; 126 CMD not executable; 127 CMD not
+found. A duration D is 500ms, 4s, 10m, 2h, or a number of seconds.";
 
-/// Advice in the man page.
-const ADVICE: &str = "Other users can see --url in the list of processes: put a URL with a \
-    password into LEASEHOLD_URL.";
+/// The exit codes of `show` and `force`, below their help.
+const LOCK_CODES: &str = "Exit codes: 0 the lock was held; 1 it was free.";
+
+/// The exit codes of `audit`, below its help.
+const AUDIT_CODES: &str = "Exit codes: 0 no findings; 1 findings.";
+
+/// The exit codes of `timeline`, below its help.
+const TIMELINE_CODES: &str = "\
+Exit codes: 0 the picture is written; 64 also if the input cannot be read; 73
+the picture cannot be written. A duration D is 500ms, 4s, 10m, 2h, or a number
+of seconds.";
+
+/// The servers and the exit codes of all verbs, in the man page.
+const NOTES: &str = "A URL is redis://[user][:password]@host[:port][/database], the same with \
+    rediss:// (TLS), or redis+unix:///path. Commas separate several URLs. Other users can see \
+    --url in the list of processes: put a URL with a password into LEASEHOLD_URL. Exit codes of \
+    all verbs: 0 success; 64 wrong usage; 69 no server answers; 70 the program or the system \
+    failed; 77 refused by the server. The sections of run, show, force, audit and timeline name \
+    further codes.";
 
 /// Distributed locks on Redis: run a command under a lock, see who holds which lock.
 #[derive(Debug, Parser)]
@@ -45,7 +64,9 @@ const ADVICE: &str = "Other users can see --url in the list of processes: put a 
     disable_help_flag = true,
     disable_help_subcommand = true,
     max_term_width = WIDTH,
-    after_long_help = ADVICE
+    subcommand_value_name = "VERB",
+    subcommand_help_heading = "Verbs",
+    after_long_help = NOTES
 )]
 pub(crate) struct CommandLine {
     #[command(flatten)]
@@ -80,6 +101,7 @@ pub(crate) enum Verb {
     /// Take a lock away from its holders
     Force(ForceArgs),
     /// Check the servers' settings for dangers to locks
+    #[command(after_help = AUDIT_CODES)]
     Audit,
     /// Show the held locks live, like top(1)
     Top(TopArgs),
@@ -87,6 +109,7 @@ pub(crate) enum Verb {
     Timeline(TimelineArgs),
     /// Print shell completions
     Completions {
+        /// The shell that reads them
         shell: Shell,
     },
     /// Print the man page
@@ -114,7 +137,7 @@ pub(crate) struct RunArgs {
         default_value_t = 1
     )]
     pub(crate) conflict_exit_code: u8,
-    /// Share the lock with `run -s`, exclude plain `run`
+    /// Share the lock with other `run -s`, exclude plain `run`
     #[arg(short = 's', long, group = "kind")]
     pub(crate) shared: bool,
     /// Fair lock: first come, first served
@@ -142,7 +165,7 @@ pub(crate) struct RunArgs {
     /// Keep the lock this long, also if CMD ends before
     #[arg(long, value_name = "D", conflicts_with = "shared", value_parser = duration::parse)]
     pub(crate) min_hold: Option<Duration>,
-    /// Terminate CMD after this time
+    /// Terminate CMD after this time, exit with 75
     #[arg(long, value_name = "D", value_parser = duration::limit)]
     pub(crate) max_hold: Option<Duration>,
     /// The lock is free this long after a crash [default: 30s]
@@ -157,17 +180,20 @@ pub(crate) struct RunArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
-    /// Pattern: `*`, `?`, or one of several characters, `[ab]`
+    /// Names: `*` any text, `?` and `[ab]` one character
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = LOCK_CODES)]
 pub(crate) struct ShowArgs {
+    /// Name of the lock, or of a semaphore with permits in use
     pub(crate) name: String,
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = DURATIONS)]
 pub(crate) struct WatchArgs {
     /// Names of locks
     #[arg(required = true, value_name = "NAME")]
@@ -178,7 +204,9 @@ pub(crate) struct WatchArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = LOCK_CODES)]
 pub(crate) struct ForceArgs {
+    /// Name of the lock
     pub(crate) name: String,
 }
 
@@ -197,19 +225,21 @@ pub(crate) enum SortBy {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = DURATIONS)]
 pub(crate) struct TopArgs {
-    /// Pattern: `*`, `?`, or one of several characters, `[ab]`
+    /// Names: `*` any text, `?` and `[ab]` one character
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
     /// Time between two looks
     #[arg(long, value_name = "D", default_value = "1s", value_parser = duration::parse)]
     pub(crate) every: Duration,
-    /// First order of the rows
+    /// Order of the rows at the start
     #[arg(long, value_enum, default_value_t)]
     pub(crate) sort: SortBy,
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = TIMELINE_CODES)]
 pub(crate) struct TimelineArgs {
     /// Names of locks to observe
     #[arg(required_unless_present = "input", value_name = "NAME")]
@@ -220,10 +250,10 @@ pub(crate) struct TimelineArgs {
     /// Time between two looks
     #[arg(long, value_name = "D", default_value = "20ms", value_parser = duration::parse)]
     pub(crate) every: Duration,
-    /// Draw the events of this file (lines of `watch --json`) instead of observing
+    /// Draw this file (of `watch --json`), observe nothing
     #[arg(long, value_name = "FILE", conflicts_with = "names")]
     pub(crate) input: Option<PathBuf>,
-    /// The picture
+    /// File for the picture
     #[arg(short, long, value_name = "FILE.svg")]
     pub(crate) output: PathBuf,
 }

@@ -83,10 +83,10 @@ impl Client {
         Ok(looked?.pop().flatten())
     }
 
-    /// Returns a value for repeated looks at the locks with these names. No round trip.
+    /// Returns a [`LockWatch`] of the locks with these names. No round trip.
     ///
-    /// [`LockWatch::look`] states what a look costs. The locks may be of any kind, and a name may
-    /// occur several times.
+    /// [`LockWatch::look`] looks at the locks, and its docs state the cost. The locks may be of any
+    /// kind, and a name may occur several times.
     ///
     /// # Errors
     /// - [`is_invalid_name`](crate::Error::is_invalid_name) if a name cannot be used.
@@ -109,8 +109,8 @@ impl Client {
     /// two more if the lock changes from readers to a writer, or back, between the look and the
     /// release. Blocks until the server answers, for one response time-out at most. A caller that
     /// gets the lock between the look and the release loses it. A caller of a fair lock that joins
-    /// an empty queue in this time notices the free lock at its next poll. Copies and lost answers
-    /// are as in [`Lock::force_unlock`](crate::Lock::force_unlock).
+    /// an empty queue in this time notices the free lock at its next poll. Late copies and lost
+    /// answers have the effects that [`Lock::force_unlock`](crate::Lock::force_unlock) describes.
     ///
     /// # Errors
     /// The errors of [`Lock::is_locked`](crate::Lock::is_locked).
@@ -126,10 +126,10 @@ impl Client {
 
     /// Audits all servers of the deployment now; returns all findings.
     ///
-    /// [`Builder::audit_policy`](crate::Builder::audit_policy) lists the findings, and does not
-    /// matter here: each call audits every server. The call does not log the findings, and does not
-    /// pass them to event listeners. With Sentinel it audits the master, with a cluster all nodes
-    /// that serve slots. A command of the audit that a server refuses is a finding.
+    /// [`Builder::audit_policy`](crate::Builder::audit_policy) lists the findings. The policy does
+    /// not matter here: each call audits every server. The call does not log the findings, and does
+    /// not pass them to event listeners. With Sentinel it audits the master, with a cluster all
+    /// nodes that serve slots. A command of the audit that a server refuses is a finding.
     ///
     /// Blocks for one response time-out per server at most. One round trip per server, one server
     /// after the other; one more without a cluster. A node of a cluster that does not answer is a

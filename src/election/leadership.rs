@@ -52,7 +52,7 @@ impl Leadership {
         Leadership { stop: Some(stop.clone()), ..self }
     }
 
-    /// Ends the term and waits for the server to confirm. The next candidate is the leader.
+    /// Ends the term, so that the next candidate leads; waits for the server to confirm.
     ///
     /// Blocks for one response time-out at most. One round trip.
     ///
@@ -108,7 +108,8 @@ impl Leadership {
     /// Returns whether the term goes on. Does not block, no round trip.
     ///
     /// Once false, always false. Inside of [`run`](crate::Election::run) also false once the stop
-    /// token is cancelled. No other leader follows before the closure returns or the lease ends.
+    /// token is cancelled. After a cancellation no other leader follows before the closure returns
+    /// or the lease ends.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_held(&self) -> bool {
         self.handle.is_held() && !self.is_stopped()

@@ -49,12 +49,12 @@ const LONGEST_VALUE: usize = 4096;
 /// [`observe`](Election::observe) its changes.
 ///
 /// The lock of an election is a [`QueueLock`](crate::QueueLock) with the same name. So candidates
-/// win in the order of their arrival, and [`Leadership::resign`] makes the next candidate the
-/// leader at once, by a message. The watchdog renews the lease of a term. If the process of a
-/// leader dies, the next candidate follows within one
-/// [watchdog time-out](crate::Builder::watchdog_timeout) and one
-/// [poll interval](crate::Builder::poll_interval). Events and statistics show a term as a hold of a
-/// queue lock.
+/// win in the order of their arrival and [weight](Election::with_weight), and
+/// [`Leadership::resign`] makes the next candidate the leader at once, by a message. The watchdog
+/// renews the lease of a term. If the process of a leader dies, the next candidate follows within
+/// one [watchdog time-out](crate::Builder::watchdog_timeout) and one [poll
+/// interval](crate::Builder::poll_interval). Events and statistics show a term as a hold of a queue
+/// lock.
 ///
 /// While [`Leadership::is_held`] returns true, no other term of the election is valid, under the
 /// conditions of the [crate documentation](crate#guarantees). [`Leadership::token`] grows with each
@@ -187,8 +187,8 @@ impl Election {
     /// - The errors of [`Lock::lock`](crate::Lock::lock) and the
     ///   [errors of every verb](Election#errors-of-every-verb).
     /// - [`is_deadlock`](crate::Error::is_deadlock) if this thread has a [`Guard`](crate::Guard) of
-    ///   the lock with this name. A second campaign of a thread that has a term is no such error,
-    ///   and waits for the end of the term.
+    ///   the lock with this name. A thread that has a term can campaign again: the call then waits
+    ///   for the end of that term.
     /// - [`is_server`](crate::Error::is_server) if the server refuses the announcement for good,
     ///   such as with `NOPERM`. The call then resigns.
     ///
@@ -322,10 +322,10 @@ impl Election {
     /// lost. The end of a leader that has died is received at the end of its lease. During an
     /// outage nothing is received.
     ///
-    /// A thread of its own, `leasehold-observer`, looks at the server for each receiver: once per
-    /// poll interval, and after each message of a leader. It hands a state over at the moment at
-    /// which the receiver takes it, so read with `recv`, `recv_timeout`, an iterator or `select!`.
-    /// (`try_recv` finds nothing while the thread looks at the server.)
+    /// Each receiver has a thread, `leasehold-observer`. It looks at the server once per poll
+    /// interval, and after each message of a leader. The channel has no buffer: a state passes at
+    /// the moment at which the receiver takes it. So read with `recv`, `recv_timeout`, an iterator
+    /// or `select!`; `try_recv` finds nothing while the thread looks at the server.
     ///
     /// After 30 poll intervals without a message the thread sends the same state again, to a caller
     /// that waits at that moment. So a receiver can get equal states one after the other. The

@@ -27,8 +27,8 @@ const MAX_RECORDS: usize = 1024;
 /// events of locks. A watch changes nothing and delays no caller. It never subscribes to the
 /// channel of a lock: holders would take the subscriber for a waiting process, and yield.
 ///
-/// A look finds the state at one moment. [`LockInfo::token`] and [`HolderInfo::acquired`] tell of
-/// holds between two looks.
+/// A look finds the state at one moment. [`HolderInfo::acquired`] counts the holds of a client,
+/// those between two looks included; a larger [`LockInfo::token`] tells of such holds too.
 ///
 /// The watch keeps a connection for the answers of the holders' processes, and the facts about
 /// their clients. It keeps the client running.
@@ -98,7 +98,7 @@ impl LockWatch {
     /// Returns the state of each lock, in the order of the names; `None` for a free lock.
     ///
     /// A look has the facts of [`Client::locks`](crate::Client::locks). All locks in one slot of a
-    /// cluster, or of a single server, are read at the same moment, if they are no more than 32.
+    /// cluster, or of a single server, are read at the same moment if there are at most 32 of them.
     ///
     /// A look takes a server about 15 us per lock, in which no other command runs. So a watch suits
     /// some hundreds of locks.

@@ -449,7 +449,7 @@ fn the_recipe_runs_a_job_once_per_minute_and_a_drop_does_not() {
     };
     assert_eq!(runs_on_three_replicas(&server, dropped), 3);
     let kept = |client: &Client| {
-        let lock = client.lock("kept").with_min_hold(Duration::from_secs(55));
+        let lock = client.lock("kept").with_min_hold(Duration::from_secs(50));
         let guard = lock.try_lock().expect("a reply");
         guard.is_some_and(|guard| guard.unlock().is_ok())
     };

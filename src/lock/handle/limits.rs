@@ -86,7 +86,7 @@ impl<K: LockKind> Lock<K> {
     /// # fn report() {}
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
     /// // Once per minute, on any number of machines.
-    /// let lock = client.lock("report").with_min_hold(Duration::from_secs(55));
+    /// let lock = client.lock("report").with_min_hold(Duration::from_secs(50));
     /// if let Some(_guard) = lock.try_lock()? {
     ///     report();
     /// }
