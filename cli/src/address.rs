@@ -10,6 +10,10 @@ use crate::failure::{Failure, Result};
 /// The variables with the URL, in their order.
 const VARIABLES: [&str; 2] = ["LEASEHOLD_URL", "REDIS_URL"];
 
+/// The variable with the user and the password for the servers. With sentinels, those of the URLs
+/// are for the sentinels alone.
+const LOGIN: &str = "LEASEHOLD_LOGIN";
+
 /// The servers that have the locks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Server {
@@ -29,6 +33,10 @@ impl Server {
     pub(crate) fn builder(&self) -> Result<Builder> {
         let urls = self.urls()?;
         let builder = Client::builder().label("leasehold").audit_policy(AuditPolicy::Ignore);
+        let builder = match login()? {
+            Some((user, password)) => builder.login(user, password),
+            None => builder,
+        };
         Ok(match (&self.sentinel, self.cluster, &urls[..]) {
             (Some(master), _, _) => builder.sentinel(master, urls),
             (None, true, _) => builder.cluster(urls),
@@ -59,14 +67,34 @@ impl Server {
         if !self.url.is_empty() {
             return Ok(self.url.iter().flat_map(|urls| split(urls)).collect());
         }
-        let mut set = VARIABLES.into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
-        let (name, urls) = set
-            .find(|(_, urls)| !urls.is_empty())
-            .ok_or_else(|| Failure::usage("no server is named: use --url, or set LEASEHOLD_URL"))?;
-        // Another variable may name another server, on which nothing would be excluded.
-        let urls = urls.to_str().ok_or_else(|| Failure::usage(format!("{name} is not UTF-8")))?;
-        Ok(split(urls))
+        for name in VARIABLES {
+            if let Some(urls) = variable(name)? {
+                return Ok(split(&urls));
+            }
+        }
+        Err(Failure::usage("no server is named: use --url, or set LEASEHOLD_URL"))
     }
+}
+
+/// Returns the value of a variable, unless it is not set or empty.
+///
+/// An unreadable value is an error: without it, another variable might name another server, on
+/// which nothing would be excluded.
+fn variable(name: &str) -> Result<Option<String>> {
+    let value = env::var_os(name).filter(|value| !value.is_empty());
+    let text = value.map(|value| value.into_string()).transpose();
+    text.map_err(|_| Failure::usage(format!("{name} is not UTF-8")))
+}
+
+/// Returns the user and the password for the servers, if a variable has them.
+fn login() -> Result<Option<(String, String)>> {
+    let Some(login) = variable(LOGIN)? else {
+        return Ok(None);
+    };
+    let wrong = || Failure::usage(format!("{LOGIN} must have the form user:password"));
+    let (user, password) = login.split_once(':').ok_or_else(wrong)?;
+    let user = if user.is_empty() { "default" } else { user };
+    Ok(Some((user.to_owned(), password.to_owned())))
 }
 
 /// Splits a list of URLs at the commas. A part without a scheme belongs to the URL before it: a

@@ -28,6 +28,25 @@ fn a_master_is_found_by_its_sentinels() {
     assert!(exists(replicated.master(), "x"));
 }
 
+/// The sentinels have no password, and the servers have one.
+#[test]
+fn a_login_for_the_servers_behind_sentinels_stands_in_a_variable() {
+    let replicated = Replicated::with(1, 1, |config| config.password("se:cret"));
+    let end_with = |login: &str| {
+        let mut command = leasehold();
+        command.args(["--sentinel", MASTER, "--url", &replicated.sentinel_urls()[0]]);
+        command.env("LEASEHOLD_LOGIN", login).args(["run", "x", "--", "true"]);
+        let end = Running::start(command).finish();
+        assert!(!end.errors.contains("cret"), "{end:?}");
+        end.code()
+    };
+    assert_eq!(end_with(":se:cret"), 0);
+    assert_eq!(end_with("default:se:cret"), 0);
+    assert_eq!(end_with(""), 77, "the servers need a password");
+    assert_eq!(end_with(":wrong se:cret"), 77);
+    assert_eq!(end_with("se;cret"), 64, "there is no colon");
+}
+
 #[test]
 fn a_server_may_have_a_socket_and_a_database() {
     let server = Server::start();

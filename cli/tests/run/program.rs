@@ -37,7 +37,9 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 pub(crate) fn leasehold() -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal", PROGRAM]);
-    for variable in ["LEASEHOLD_URL", "REDIS_URL", "LEASEHOLD_LOCK", "LEASEHOLD_TOKEN"] {
+    for variable in
+        ["LEASEHOLD_URL", "REDIS_URL", "LEASEHOLD_LOGIN", "LEASEHOLD_LOCK", "LEASEHOLD_TOKEN"]
+    {
         command.env_remove(variable);
     }
     command

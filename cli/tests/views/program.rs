@@ -35,7 +35,7 @@ fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal", env!("CARGO_BIN_EXE_leasehold")]);
     command.args(arguments).env("TZ", "UTC");
-    for variable in ["LEASEHOLD_URL", "REDIS_URL"] {
+    for variable in ["LEASEHOLD_URL", "REDIS_URL", "LEASEHOLD_LOGIN"] {
         command.env_remove(variable);
     }
     command
