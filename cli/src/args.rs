@@ -51,11 +51,11 @@ of seconds.";
 /// The servers and the exit codes of all verbs, in the man page.
 const NOTES: &str = "A URL is redis://[user][:password]@host[:port][/database], the same with \
     rediss:// (TLS), or redis+unix:///path. Commas separate several URLs. Other users can see \
-    --url in the list of processes: put a URL with a password into LEASEHOLD_URL. LEASEHOLD_LOGIN=user:password is for \
-    the servers behind sentinels, whose URLs have the login of the sentinels. Exit codes of \
-    all verbs: 0 success; 64 wrong usage; 69 no server answers; 70 the program or the system \
-    failed; 77 refused by the server. The sections of run, show, force, audit and timeline name \
-    further codes.";
+    --url in the list of processes: put a URL with a password into LEASEHOLD_URL. \
+    LEASEHOLD_LOGIN=user:password is for the servers behind sentinels, whose URLs have the login \
+    of the sentinels. Exit codes of all verbs: 0 success; 64 wrong usage; 69 no server answers; \
+    70 the program or the system failed; 77 refused by the server. The sections of run, show, \
+    force, audit and timeline name further codes.";
 
 /// Distributed locks on Redis: run a command under a lock, see who holds which lock.
 #[derive(Debug, Parser)]
