@@ -9,6 +9,7 @@ use std::process::{Child, Command};
 
 use nix::sys::signal::{self, SigHandler, Signal as Handled};
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
 
 use super::terminal::{Terminal, own_group};
@@ -82,9 +83,10 @@ impl<'a> Program<'a> {
     }
 
     fn refused(&self, error: &io::Error) -> Failure {
-        let code = match error.kind() {
-            io::ErrorKind::NotFound => Code::NotFound,
-            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => Code::Internal,
+        let code = match Errno::from_io_error(error) {
+            Some(Errno::NOENT) => Code::NotFound,
+            // Limits of this process or of the system, which say nothing about the command.
+            Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => Code::Internal,
             _ => Code::NotExecutable,
         };
         not_started(self.name, code, &error.to_string())
@@ -179,6 +181,19 @@ mod tests {
         assert_eq!(label("back\nup"), "backup");
         assert_eq!(label("\u{7}"), "leasehold");
         assert_eq!(label(&"ä".repeat(300)).len(), LABEL_LENGTH);
+    }
+
+    #[test]
+    fn a_limit_of_the_system_is_no_fault_of_the_command() {
+        let program = Program { name: OsStr::new("true"), arguments: &[] };
+        for (error, code) in [
+            (Errno::NOENT, Code::NotFound),
+            (Errno::ACCESS, Code::NotExecutable),
+            (Errno::AGAIN, Code::Internal),
+            (Errno::MFILE, Code::Internal),
+        ] {
+            assert_eq!(program.refused(&error.into()).code, code, "{error}");
+        }
     }
 
     #[test]
