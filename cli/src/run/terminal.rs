@@ -10,6 +10,8 @@
 //! When the command stops (Ctrl-Z), `leasehold` takes the terminal back and stops too, with its own
 //! group, so that the shell takes over. `fg` continues `leasehold`, and `leasehold` continues the
 //! command. At the end of the command the terminal is taken back.
+//!
+//! Without a shell nobody gives the terminal to a command in the background: `leasehold` ends it.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, stdin, stdout};
@@ -23,6 +25,12 @@ use super::group::Group;
 
 /// The path of the controlling terminal.
 const PATH: &str = "/dev/tty";
+
+/// The signals that end a command that waits for the terminal in vain, in their order.
+///
+/// The kernel, too, sends HUP to stopped processes that no shell will continue. A command that
+/// ignores it would stop again, for ever, under the lock.
+const ENDS: [Signal; 3] = [Signal::HUP, Signal::TERM, Signal::KILL];
 
 /// The controlling terminal.
 pub(super) struct Terminal(File);
@@ -80,6 +88,8 @@ pub(super) struct JobControl {
     settings: Option<Termios>,
     /// Whether a TSTP was forwarded.
     stop_forwarded: bool,
+    /// The signals that the command has yet to get if it needs a terminal that nobody gives to it.
+    ends: std::slice::Iter<'static, Signal>,
 }
 
 impl JobControl {
@@ -87,7 +97,8 @@ impl JobControl {
     pub(super) fn new() -> JobControl {
         let given = Terminal::of_interactive();
         let settings = given.as_ref().and_then(Terminal::settings);
-        JobControl { own: own_group(), other: None, given, settings, stop_forwarded: false }
+        let (own, other) = (own_group(), None);
+        JobControl { own, other, given, settings, stop_forwarded: false, ends: ENDS.iter() }
     }
 
     /// Returns the terminal that the command gets.
@@ -103,7 +114,7 @@ impl JobControl {
     /// Forwards a signal to the command.
     pub(super) fn forward(&mut self, signal: Signal, group: &Group) {
         match signal {
-            Signal::TSTP if is_orphaned() => return,
+            Signal::TSTP if !has_shell() => return,
             Signal::TSTP => self.stop_forwarded = true,
             Signal::CONT => {
                 self.stop_forwarded = false;
@@ -131,23 +142,34 @@ impl JobControl {
             return;
         }
         match (is_orphaned(), needs_terminal) {
-            (false, _) => self.stop(),
+            // An outer `run` has to know the reason: it gives the terminal, or stops too.
+            (Some(false), true) => self.stop(signal),
+            (Some(false), false) => self.stop(Signal::STOP.as_raw()),
             // No shell would continue this process. A program of its own would not stop there.
-            (true, false) => self.forward(Signal::CONT, group),
-            (true, true) => {}
+            (_, false) => self.forward(Signal::CONT, group),
+            (Some(true), true) => self.refuse_terminal(group),
+            (None, true) => {}
         }
     }
 
-    /// Stops this process until the shell continues it.
+    /// Stops this process by this signal until the shell continues it.
     ///
     /// A CONT then follows, which is forwarded.
-    fn stop(&mut self) {
+    fn stop(&mut self, signal: i32) {
         match self.end() {
             // The terminal has stopped the command alone: the rest of the job has to stop too.
             true => {
                 let _ = process::kill_current_process_group(Signal::STOP);
             }
-            false => stop_this_thread_and_all_others(),
+            false => stop_this_thread_and_all_others(signal),
+        }
+    }
+
+    /// Ends a command that nobody would continue: each call sends a harder signal.
+    fn refuse_terminal(&mut self, group: &Group) {
+        if let Some(signal) = self.ends.next() {
+            group.signal(*signal);
+            group.signal(Signal::CONT);
         }
     }
 
@@ -209,34 +231,40 @@ pub(super) fn own_group() -> Option<Pid> {
 
 /// Stops this process until CONT, unless no shell would continue it.
 pub(super) fn stop_this_process() {
-    if !is_orphaned() {
-        stop_this_thread_and_all_others();
+    if has_shell() {
+        stop_this_thread_and_all_others(Signal::STOP.as_raw());
     }
 }
 
 /// Stops this process; the calling thread has stopped when the call returns.
-fn stop_this_thread_and_all_others() {
-    let _ = signal_hook::low_level::raise(Signal::STOP.as_raw());
+fn stop_this_thread_and_all_others(signal: i32) {
+    let _ = signal_hook::low_level::raise(signal);
+}
+
+/// Returns whether a shell is known that would continue this process after a stop.
+fn has_shell() -> bool {
+    is_orphaned() == Some(false)
 }
 
 /// Returns whether the group of this process is orphaned: no shell in the session controls it.
 ///
-/// The kernel ignores TSTP for such a group. The first ancestor outside of the group decides.
-fn is_orphaned() -> bool {
+/// The kernel ignores TSTP for such a group. The first ancestor outside of the group decides;
+/// `None` if it is not visible: outside of this PID namespace, or hidden in `/proc`.
+fn is_orphaned() -> Option<bool> {
     // Groups and sessions outside of this PID namespace have the id 0, which only nix can hold.
     let (group, session) = (unistd::getpgrp(), unistd::getsid(None));
     let mut ancestor = process::getppid();
-    while let Some(pid) = ancestor {
+    loop {
+        let pid = ancestor?;
         let id = Some(unistd::Pid::from_raw(pid.as_raw_nonzero().get()));
         if unistd::getsid(id) != session {
-            return true;
+            return Some(true);
         }
         if unistd::getpgid(id) != Ok(group) {
-            return false;
+            return Some(false);
         }
         ancestor = parent_of(pid);
     }
-    true
 }
 
 /// Returns the parent of another process; `None` on systems without `/proc`.

@@ -194,6 +194,40 @@ fn a_command_in_the_background_stops_when_it_reads() {
 }
 
 #[test]
+fn a_run_inside_of_a_run_in_the_background_stops_when_it_reads() {
+    let server = Server::start();
+    let mut shell = shell(&server);
+    shell.press(&format!("$run x -- $run y -- sh -c '{READING}' &\r"));
+    shell.wait_for_text("it runs");
+    eventually("the shell knows of the stop", || {
+        shell.press("jobs\r");
+        holds_within(Duration::from_millis(200), || shell.text().contains("Stopped"))
+    });
+    shell.press("fg\r");
+    eventually("the command is in the foreground", || shell.foreground() != Some(shell.pid()));
+    shell.press("text\r");
+    shell.wait_for_text("read <text>");
+    eventually("the shell is in the foreground", || shell.foreground() == Some(shell.pid()));
+    exit(shell);
+}
+
+#[test]
+fn a_command_that_no_shell_would_continue_ends_when_it_needs_the_terminal() {
+    let server = Server::start();
+    let mut shell = shell(&server);
+    for (round, ignored) in ["", "HUP", "HUP TERM"].into_iter().enumerate() {
+        let traps =
+            if ignored.is_empty() { ":".to_owned() } else { format!("trap \"\" {ignored}") };
+        let script = format!("{traps}; echo \"round \"{round}; read -r line </dev/tty");
+        // The parent ends, so that no shell controls the group.
+        shell.press(&format!("($run x -- sh -c '{script}' &)\r"));
+        shell.wait_for_text(&format!("round {round}"));
+        eventually("the command ends", || !exists(&server, "x"));
+    }
+    exit(shell);
+}
+
+#[test]
 fn the_terminal_has_its_settings_after_a_command_was_killed() {
     let server = Server::start();
     let mut shell = shell(&server);
