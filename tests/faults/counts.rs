@@ -346,7 +346,7 @@ fn a_late_copy_of_a_request_changes_nothing() {
         change.assert_settled(&stage.server, "late", &error);
         let (settled, calls) = (count(&stage.server, "late"), stage.server.calls("evalsha"));
         stage.deliver_late();
-        assert_eq!(stage.server.calls("evalsha"), calls + 1, "the late copy ran");
+        assert!(stage.server.calls("evalsha") > calls, "the late copy ran");
         assert_eq!(count(&stage.server, "late"), settled, "{}", change.script);
         stage.end();
     }
@@ -362,7 +362,7 @@ fn a_late_copy_of_the_request_of_a_guard_changes_nothing() {
     eventually("the guard counts", || count(&stage.server, "late") == Some(9));
     let calls = stage.server.calls("evalsha");
     stage.deliver_late();
-    assert_eq!(stage.server.calls("evalsha"), calls + 1, "the late copy ran");
+    assert!(stage.server.calls("evalsha") > calls, "the late copy ran");
     assert_eq!(count(&stage.server, "late"), Some(9));
     stage.end();
 }
