@@ -70,7 +70,13 @@ impl Supervisor {
     pub(super) fn run(mut self) -> End {
         match self.wait() {
             Reason::Ended(status) => {
-                self.jobs.end();
+                match status.signaled() {
+                    // Shells, too, restore the settings that a killed command has left behind.
+                    true => self.jobs.end_by_force(),
+                    false => {
+                        self.jobs.end();
+                    }
+                }
                 End::Ended(status)
             }
             Reason::Lost => End::Lost(self.terminate()),

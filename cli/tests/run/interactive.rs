@@ -241,6 +241,16 @@ fn the_terminal_has_its_settings_after_a_command_was_killed() {
 }
 
 #[test]
+fn the_terminal_has_its_settings_after_another_program_killed_the_command() {
+    let server = Server::start();
+    let mut shell = shell(&server);
+    shell.press("$run x -- sh -c 'stty raw -echo; kill -KILL $$'; echo code $?\r");
+    shell.wait_for_text("code 137");
+    assert!(shell.edits_lines());
+    exit(shell);
+}
+
+#[test]
 fn ctrl_c_and_ctrl_z_reach_a_waiting_program() {
     let server = Server::start();
     let client = Client::open(server.url()).expect("the server runs");
