@@ -1,11 +1,13 @@
 //! [`Failure`]: an exit code, and one line that says what to do.
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use leasehold::ErrorKind;
+use rustix::io::Errno;
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
@@ -87,12 +89,25 @@ fn advice(error: &leasehold::Error) -> (Code, &'static str) {
             (Code::Unavailable, "; check the load of the server and the network")
         }
         ErrorKind::InvalidName => (Code::Usage, "; use another name"),
+        ErrorKind::Configuration if is_caused_by_limit(error) => {
+            (Code::Internal, "; raise the limits of threads and memory")
+        }
         ErrorKind::Configuration => (Code::Usage, ""),
         ErrorKind::Server if error.is_retryable() => (Code::Unavailable, "; try again later"),
         ErrorKind::Server => (Code::Refused, ""),
         ErrorKind::Lost => (Code::Lost, ""),
         _ => (Code::Internal, ""),
     }
+}
+
+fn is_caused_by_limit(error: &leasehold::Error) -> bool {
+    error.source().and_then(|cause| cause.downcast_ref()).is_some_and(is_limit)
+}
+
+/// Returns whether the process or the system has no room for more threads, processes or files.
+pub(crate) fn is_limit(error: &io::Error) -> bool {
+    let limits = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE];
+    Errno::from_io_error(error).is_some_and(|error| limits.contains(&error))
 }
 
 impl From<io::Error> for Failure {
@@ -121,5 +136,20 @@ impl Output {
     /// Returns whether the output may have colours.
     pub(crate) fn has_colours(self) -> bool {
         self == Output::Text && io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_started_is_no_wrong_usage() {
+        let error = leasehold::Error::new(ErrorKind::Configuration, "no thread");
+        assert_eq!(Failure::from(error.clone()).code, Code::Usage);
+        let limited = error.clone().with_source(io::Error::from(Errno::AGAIN));
+        assert_eq!(Failure::from(limited).code, Code::Internal);
+        let missing = error.with_source(io::Error::from(Errno::NOENT));
+        assert_eq!(Failure::from(missing).code, Code::Usage);
     }
 }

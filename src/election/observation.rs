@@ -112,7 +112,7 @@ impl Observation {
             threads::catch_panic("observing an election", || self.run(observer));
         };
         let thread = threads::start("leasehold-observer", run).map_err(|error| {
-            Error::configuration(format!("the thread of an observer cannot be started: {error}"))
+            Error::configuration("the thread of an observer cannot be started").with_source(error)
         })?;
         engine.join_at_close(thread);
         Ok(receiver)

@@ -172,7 +172,7 @@ impl Watchdog {
     pub(crate) fn start(self: &Arc<Watchdog>) -> Result<JoinHandle<()>> {
         let watchdog = Arc::clone(self);
         threads::start("leasehold-watchdog", move || watchdog.run()).map_err(|error| {
-            Error::configuration(format!("the watchdog thread cannot be started: {error}"))
+            Error::configuration("the watchdog thread cannot be started").with_source(error)
         })
     }
 

@@ -9,11 +9,10 @@ use std::process::{Child, Command};
 
 use nix::sys::signal::{self, SigHandler, Signal as Handled};
 use rustix::fs::{Access, access};
-use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
 
 use super::terminal::{Terminal, own_group};
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Result, is_limit};
 
 /// The variable with the name of the lock.
 const LOCK: &str = "LEASEHOLD_LOCK";
@@ -83,10 +82,9 @@ impl<'a> Program<'a> {
     }
 
     fn refused(&self, error: &io::Error) -> Failure {
-        let code = match Errno::from_io_error(error) {
-            Some(Errno::NOENT) => Code::NotFound,
-            // Limits of this process or of the system, which say nothing about the command.
-            Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => Code::Internal,
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => Code::NotFound,
+            _ if is_limit(error) => Code::Internal,
             _ => Code::NotExecutable,
         };
         not_started(self.name, code, &error.to_string())
@@ -169,6 +167,8 @@ fn end_with(_: Pid) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     fn label(name: &str) -> String {
