@@ -34,7 +34,7 @@ Exit codes: that of CMD; 128+N if signal N ended CMD or the wait; 1 (or -E) if
 the lock was not acquired; 64 wrong usage; 69 no server answers; 70 the program
 or the system failed; 75 lock lost or --max-hold reached, CMD was terminated or
 not started; 77 refused by the server; 126 CMD not executable; 127 CMD not
-found. A duration D is 500ms, 4s, 10m, 2h, or a number of seconds.";
+found.";
 
 /// The exit codes of `show` and `force`, below their help.
 const LOCK_CODES: &str = "Exit codes: 0 the lock was held; 1 it was free.";
@@ -45,8 +45,7 @@ const AUDIT_CODES: &str = "Exit codes: 0 no findings; 1 findings.";
 /// The exit codes of `timeline`, below its help.
 const TIMELINE_CODES: &str = "\
 Exit codes: 0 the picture is written; 64 also if the input cannot be read; 73
-the picture cannot be written. A duration D is 500ms, 4s, 10m, 2h, or a number
-of seconds.";
+the picture cannot be written.";
 
 /// The servers and the exit codes of all verbs, in the man page.
 const NOTES: &str = "A URL is redis://[user][:password]@host[:port][/database], the same with \
@@ -121,7 +120,7 @@ pub(crate) enum Verb {
 ///
 /// Takes the lock NAME, runs CMD, and releases the lock when CMD ends. Exits with the code of CMD.
 #[derive(Args, Debug)]
-#[command(override_usage = "leasehold run [OPTIONS] NAME -- CMD [ARGS]...", after_help = RUN_CODES)]
+#[command(override_usage = "leasehold run [OPTIONS] NAME -- CMD [ARGS]...", after_help = with_durations(RUN_CODES))]
 pub(crate) struct RunArgs {
     /// Do not wait if the lock is held
     #[arg(short = 'n', long, conflicts_with = "wait")]
@@ -240,7 +239,7 @@ pub(crate) struct TopArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = TIMELINE_CODES)]
+#[command(after_help = with_durations(TIMELINE_CODES))]
 pub(crate) struct TimelineArgs {
     /// Names of locks to observe
     #[arg(required_unless_present = "input", value_name = "NAME")]
@@ -257,6 +256,10 @@ pub(crate) struct TimelineArgs {
     /// File for the picture
     #[arg(short, long, value_name = "FILE.svg")]
     pub(crate) output: PathBuf,
+}
+
+fn with_durations(codes: &str) -> String {
+    format!("{codes}\n{DURATIONS}")
 }
 
 /// Returns the definition of the command line. Verbs hide the global options that they do not use.

@@ -4,7 +4,6 @@
 use super::lost_replies::{Setup, at_every_byte_then, name_of};
 use crate::harness::bare::script;
 use crate::harness::faults::*;
-use crate::harness::wait::{join, sleeping};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time};
 use leasehold::{CancelToken, Client, Error, Result};
 use std::sync::Mutex;
@@ -611,19 +610,10 @@ fn a_request_that_ran_too_early_leaves_no_record() {
     eventually("the record is deleted", || records(&server, "b").is_empty());
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
     load(&server, "count_take");
-    proxy.set(Direction::Requests, Flow::Hold);
-    let before = sleeping("before", {
-        let client = client.clone();
-        move || client.ping()
-    });
-    something_is_held(&proxy);
-    // Both requests are queued behind the held one, and are written together.
-    let first = sleeping("first", move || latch.wait());
-    let second = sleeping("second", move || stock.try_acquire(1));
-    proxy.release_held();
-    join(before).expect("the server answers");
-    join(first).expect("the latch is open");
-    assert!(join(second).expect("permits are free"));
+    let (first, second) =
+        written_together(&proxy, &client, move || latch.wait(), move || stock.try_acquire(1));
+    first.expect("the latch is open");
+    assert!(second.expect("permits are free"));
     assert_eq!(count(&server, "b"), Some(2));
     eventually("the record is deleted", || records(&server, "b").is_empty());
 }

@@ -2,7 +2,7 @@
 //! their scripts.
 
 use crate::harness::faults::*;
-use crate::harness::wait::{holds_within, join, sleeping};
+use crate::harness::wait::holds_within;
 use crate::harness::{Config, Direction, Flow, Proxy, Server, eventually, exists, in_time};
 use leasehold::{Client, Error, Guard, MultiLock, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -509,19 +509,11 @@ fn unlock_twice(meanwhile: impl Fn(&Client)) -> Result<()> {
     meanwhile(&other(&server));
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
     Digests::of(&server);
-    proxy.set(Direction::Requests, Flow::Hold);
-    let before = sleeping("before", {
-        let client = client.clone();
-        move || client.ping()
-    });
-    something_is_held(&proxy);
-    // Both requests are queued behind the held one, and are written together.
-    let first = sleeping("first", move || client.latch("b").wait());
-    let second = sleeping("second", move || guard.unlock());
-    proxy.release_held();
-    join(before).expect("the server answers");
-    join(first).expect("the latch is open");
-    join(second)
+    let latch = client.latch("b");
+    let (first, second) =
+        written_together(&proxy, &client, move || latch.wait(), move || guard.unlock());
+    first.expect("the latch is open");
+    second
 }
 
 #[test]

@@ -3,8 +3,8 @@
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part")]
 
 pub use super::exists;
-use super::wait::BOUND;
-use super::{Proxy, Server, eventually};
+use super::wait::{BOUND, join, sleeping};
+use super::{Direction, Flow, Proxy, Server, eventually};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::kind::LockKind;
 use leasehold::{Builder, Client, Events, Guard, Lost, Overdue, Released, RenewalFailed, Renewed};
@@ -160,6 +160,25 @@ pub fn nothing_is_left(server: &Server) {
     assert_eq!(server.client_records(), Vec::<String>::new());
     eventually("all connections close", || server.clients().is_empty());
     assert_eq!(server.channels(), Vec::<String>::new());
+}
+
+/// Makes two calls whose requests are written together, in this order. Returns their outcomes.
+///
+/// The requests queue behind one that the proxy holds back, on the only connection of the client.
+pub fn written_together<A: Send + 'static, B: Send + 'static>(
+    proxy: &Proxy,
+    client: &Client,
+    first: impl FnOnce() -> A + Send + 'static,
+    second: impl FnOnce() -> B + Send + 'static,
+) -> (A, B) {
+    proxy.set(Direction::Requests, Flow::Hold);
+    let client = client.clone();
+    let before = sleeping("before", move || client.ping());
+    something_is_held(proxy);
+    let (first, second) = (sleeping("first", first), sleeping("second", second));
+    proxy.release_held();
+    join(before).expect("the server answers");
+    (join(first), join(second))
 }
 
 /// Blocks until the proxy holds requests or replies back.

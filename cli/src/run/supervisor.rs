@@ -70,12 +70,11 @@ impl Supervisor {
     pub(super) fn run(mut self) -> End {
         match self.wait() {
             Reason::Ended(status) => {
-                match status.signaled() {
-                    // Shells, too, restore the settings that a killed command has left behind.
-                    true => self.jobs.end_by_force(),
-                    false => {
-                        self.jobs.end();
-                    }
+                // Shells, too, restore the settings that a killed command has left behind.
+                if status.signaled() {
+                    self.jobs.end_with_old_settings();
+                } else {
+                    self.jobs.end();
                 }
                 End::Ended(status)
             }
@@ -120,7 +119,7 @@ impl Supervisor {
             self.group.signal(Signal::KILL);
             has_ended = self.ends_within(LAST_WAIT);
         }
-        self.jobs.end_by_force();
+        self.jobs.end_with_old_settings();
         if has_ended { Rest::Nothing } else { Rest::Survivors }
     }
 

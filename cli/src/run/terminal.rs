@@ -179,7 +179,7 @@ impl JobControl {
     }
 
     /// Takes the terminal back, with the settings that it had.
-    pub(super) fn end_by_force(&mut self) {
+    pub(super) fn end_with_old_settings(&mut self) {
         if let (Some(terminal), Some(settings)) = (self.take_back(), &self.settings) {
             // The call fails if the terminal is gone.
             let _ = termios::tcsetattr(&terminal.0, OptionalActions::Drain, settings);

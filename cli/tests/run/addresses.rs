@@ -1,8 +1,9 @@
 //! Servers: clusters, sentinels, sockets, several URLs.
 
+use crate::command::leasehold;
 use crate::harness::replicated::MASTER;
 use crate::harness::{Cluster, Replicated, Server, exists};
-use crate::program::{Running, leasehold};
+use crate::program::Running;
 
 /// Returns the exit code of `leasehold run x -- true` with these options.
 #[track_caller]

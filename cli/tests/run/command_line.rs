@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
-use crate::program::{Finished, Running, leasehold};
+use crate::command::leasehold;
+use crate::program::{Finished, Running};
 
 const README: &str = include_str!("../../README.md");
 const CODES: &str = include_str!("../../src/failure.rs");

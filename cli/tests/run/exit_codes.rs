@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use leasehold::Client;
 
+use crate::command::{PROGRAM, leasehold};
 use crate::harness::{Server, exists, server::free_port};
-use crate::program::{PROGRAM, Running, code_of, leasehold, run};
+use crate::program::{Running, code_of, run};
 
 #[test]
 fn the_exit_code_is_that_of_the_command_and_nothing_is_printed() {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use leasehold::Client;
 
+use crate::command::PROGRAM;
 use crate::harness::wait::holds_within;
 use crate::harness::{Server, eventually, exists};
-use crate::program::{PROGRAM, run};
+use crate::program::run;
 use crate::terminal::Terminal;
 
 /// A script that says that it runs, reads a line, and exits with 4.
@@ -175,11 +176,11 @@ fn a_command_in_a_pipeline_gets_the_terminal_when_it_reads() {
     exit(shell);
 }
 
-#[test]
-fn a_command_in_the_background_stops_when_it_reads() {
+/// Starts `run` with these words in the background, and `fg` when it has stopped.
+fn stops_in_the_background_when_it_reads(words: &str) {
     let server = Server::start();
     let mut shell = shell(&server);
-    shell.press(&format!("$run x -- sh -c '{READING}' &\r"));
+    shell.press(&format!("$run {words} -- sh -c '{READING}' &\r"));
     shell.wait_for_text("it runs");
     eventually("the shell knows of the stop", || {
         shell.press("jobs\r");
@@ -194,21 +195,13 @@ fn a_command_in_the_background_stops_when_it_reads() {
 }
 
 #[test]
+fn a_command_in_the_background_stops_when_it_reads() {
+    stops_in_the_background_when_it_reads("x");
+}
+
+#[test]
 fn a_run_inside_of_a_run_in_the_background_stops_when_it_reads() {
-    let server = Server::start();
-    let mut shell = shell(&server);
-    shell.press(&format!("$run x -- $run y -- sh -c '{READING}' &\r"));
-    shell.wait_for_text("it runs");
-    eventually("the shell knows of the stop", || {
-        shell.press("jobs\r");
-        holds_within(Duration::from_millis(200), || shell.text().contains("Stopped"))
-    });
-    shell.press("fg\r");
-    eventually("the command is in the foreground", || shell.foreground() != Some(shell.pid()));
-    shell.press("text\r");
-    shell.wait_for_text("read <text>");
-    eventually("the shell is in the foreground", || shell.foreground() == Some(shell.pid()));
-    exit(shell);
+    stops_in_the_background_when_it_reads("x -- $run y");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! `leasehold run` and the command line: real servers, real signals, real terminals.
 #![allow(missing_docs, reason = "tests")]
 
+#[path = "../support/command.rs"]
+mod command;
 #[path = "../../../tests/harness/mod.rs"]
 mod harness;
 #[path = "../support/terminal.rs"]

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use tempfile::TempDir;
 
+use crate::command::leasehold;
 use crate::harness::Server;
 use crate::harness::spawned::Spawned;
 use crate::harness::wait::{BOUND, eventually, holds_within};
@@ -27,23 +28,6 @@ exec 3<&0
 (trap '' HUP INT QUIT TERM USR1 USR2 ALRM VTALRM PROF IO; echo group $$; exec cat <&3 >/dev/null) &
 while kill -0 $! 2>/dev/null; do wait $!; done
 exit 5";
-
-/// The path of the program.
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
-
-/// Returns the program, without the variables of this process and the signals that it ignores.
-///
-/// Shells start background jobs with INT and QUIT ignored, and `leasehold` leaves them so.
-pub(crate) fn leasehold() -> Command {
-    let mut command = Command::new("env");
-    command.args(["--default-signal", PROGRAM]);
-    for variable in
-        ["LEASEHOLD_URL", "REDIS_URL", "LEASEHOLD_LOGIN", "LEASEHOLD_LOCK", "LEASEHOLD_TOKEN"]
-    {
-        command.env_remove(variable);
-    }
-    command
-}
 
 /// Returns `leasehold run` with these words, for this server.
 pub(crate) fn run(server: &Server, words: &[&str]) -> Command {

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
+use crate::command::PROGRAM;
 use crate::harness::wait::holds_within;
 use crate::harness::{Server, eventually, exists};
-use crate::program::{PROGRAM, Running, TRAPPING, UNTIL_INPUT, group_ends, run};
+use crate::program::{Running, TRAPPING, UNTIL_INPUT, group_ends, run};
 
 const FORWARDED: [(&str, Signal); 11] = [
     ("HUP", Signal::HUP),

@@ -1,5 +1,7 @@
 //! `timeline`: pictures of observed locks and of recorded events.
 
+#[path = "../support/command.rs"]
+mod command;
 #[path = "../../../tests/harness/mod.rs"]
 mod harness;
 

@@ -1,5 +1,7 @@
 //! Tests of the verbs that print: `ls`, `show`, `watch`, `force`, `audit`.
 
+#[path = "../support/command.rs"]
+mod command;
 #[path = "../../../tests/harness/mod.rs"]
 mod harness;
 

@@ -1,5 +1,6 @@
 //! The program under test, as a child process.
 
+use crate::command::leasehold;
 use crate::harness::eventually_some;
 use crate::harness::process::{self, ChildProcess, Role};
 use crate::harness::spawned::Spawned;
@@ -31,13 +32,8 @@ pub(crate) struct Running {
 
 /// Returns the command with these arguments, without a server in the environment.
 fn command(arguments: &[&str]) -> Command {
-    // This process may have inherited ignored signals, as from nohup.
-    let mut command = Command::new("env");
-    command.args(["--default-signal", env!("CARGO_BIN_EXE_leasehold")]);
+    let mut command = leasehold();
     command.args(arguments).env("TZ", "UTC");
-    for variable in ["LEASEHOLD_URL", "REDIS_URL", "LEASEHOLD_LOGIN"] {
-        command.env_remove(variable);
-    }
     command
 }
 
