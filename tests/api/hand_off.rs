@@ -14,9 +14,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A stall of a slow machine does not last two thirds of it.
 const BRISK: Duration = Duration::from_millis(1500);
 
-/// Returns the settings of a client whose polls come too late to affect a test.
+/// Returns the settings of a client that sends only the commands of its calls: it does not announce
+/// itself, and its polls come too late to affect a test.
 fn settings(server: &Server) -> Builder {
-    Client::builder().single(server.url()).poll_interval(MINUTE)
+    Client::builder().single(server.url()).announce(false).poll_interval(MINUTE)
 }
 
 fn client(server: &Server, max_handoffs: u32, max_time: Duration) -> Client {

@@ -180,6 +180,7 @@ fn an_idle_holder_costs_two_small_commands_in_ten_seconds() -> Result<()> {
     server.ask::<()>(&["PEXPIRE", &record, "29000"]);
     server.reset_stats();
     eventually("the record is renewed", || crate::harness::pttl(&server, &record) > 29_000);
+    eventually("the heartbeat follows", || server.commandstats().contains_key("publish"));
     let mut stats = server.commandstats();
     // The commands of the harness, and the verification of a fixed lease.
     for other in ["info", "pttl", "config|resetstat", "client|setname", "client|list", "evalsha"] {

@@ -104,7 +104,8 @@ fn an_owned_guard_has_its_own_hold() -> Result<()> {
 #[test]
 fn an_owned_verb_that_would_wait_for_its_own_thread_reports_a_deadlock() -> Result<()> {
     let server = Arc::new(Server::start());
-    let lock = Client::open(server.url())?.lock("a");
+    let client = Client::builder().single(server.url()).announce(false).build()?;
+    let lock = client.lock("a");
     let asked = Arc::clone(&server);
     let thread = thread::spawn(move || {
         let guard = lock.lock()?;

@@ -16,9 +16,15 @@ const SOON: Duration = Duration::from_millis(100);
 const QUIET_CHECKS: u32 = 15;
 
 /// Returns a client whose leases neither end nor are renewed during a test.
+///
+/// It sends only the commands of its calls and of its waits.
 fn client(server: &Server, poll_interval: Duration) -> Client {
-    let builder = Client::builder().single(server.url()).poll_interval(poll_interval);
-    builder.watchdog_timeout(10 * NEVER).build().expect("the server answers")
+    let builder = Client::builder().single(server.url()).announce(false);
+    builder
+        .poll_interval(poll_interval)
+        .watchdog_timeout(10 * NEVER)
+        .build()
+        .expect("the server answers")
 }
 
 fn channel(name: &str) -> String {
