@@ -57,8 +57,10 @@ pub(crate) struct LiveSession {
     link: Option<ReplyLink>,
     /// The pause after a failure of the connection.
     failure: Option<AskPause>,
-    /// The time left for silent clients.
+    /// The time of each query for silent clients, and the limit for the connection.
     patience: Duration,
+    /// The part of it that is left.
+    patience_left: Duration,
     /// The clients that left the last question without an answer.
     silent: BTreeMap<Uuid, AskPause>,
 }
@@ -88,7 +90,7 @@ struct ReplyLink {
 impl fmt::Debug for LiveSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("LiveSession");
-        shown.field("patience", &self.patience).finish_non_exhaustive()
+        shown.field("patience_left", &self.patience_left).finish_non_exhaustive()
     }
 }
 
@@ -108,11 +110,16 @@ struct Question {
 impl LiveSession {
     /// Returns a session without a connection. No round trip.
     pub(crate) fn open(engine: &Arc<Engine>) -> LiveSession {
+        LiveSession::with_patience(engine, PATIENCE)
+    }
+
+    fn with_patience(engine: &Arc<Engine>, patience: Duration) -> LiveSession {
         LiveSession {
             engine: Arc::clone(engine),
             link: None,
             failure: None,
-            patience: PATIENCE,
+            patience,
+            patience_left: patience,
             silent: BTreeMap::new(),
         }
     }
@@ -122,7 +129,7 @@ impl LiveSession {
     /// Forgets the clients that have not been asked for long, because they hold nothing any more.
     pub(super) fn begin_query(&mut self) {
         let now = clock::now();
-        self.patience = PATIENCE;
+        self.patience_left = self.patience;
         self.silent.retain(|_, pause| now < pause.end + LONGEST_PAUSE);
     }
 
@@ -144,7 +151,7 @@ impl LiveSession {
         let question = self.question(&asked, begun);
         let now = clock::now();
         if question.is_waiting() {
-            self.patience = self.patience.saturating_sub(begun.until(now));
+            self.patience_left = self.patience_left.saturating_sub(begun.until(now));
             // The next question must not take a late answer, or the reply to a late `PUBLISH`, for
             // its own.
             self.link = None;
@@ -194,7 +201,7 @@ impl LiveSession {
     ) -> Result<()> {
         let link = match self.link.take() {
             Some(link) => link,
-            None => ReplyLink::open(&self.engine)?,
+            None => ReplyLink::open(&self.engine, self.patience)?,
         };
         let link = self.link.insert(link);
         let mut requests = Vec::new();
@@ -204,7 +211,7 @@ impl LiveSession {
             }
         }
         link.routed.conn.send(&requests).map_err(|fault| fault.error)?;
-        let end = begun.max(clock::now()) + self.patience / 2;
+        let end = begun.max(clock::now()) + self.patience_left / 2;
         // Messages without end must not keep the caller beyond its time.
         while question.is_waiting() && clock::now() < end {
             match link.receive(end)? {
@@ -217,11 +224,11 @@ impl LiveSession {
 }
 
 impl ReplyLink {
-    /// Connects and subscribes. Blocks for up to [`PATIENCE`] for each server that is contacted.
-    fn open(engine: &Engine) -> Result<ReplyLink> {
+    /// Connects and subscribes. Blocks for up to `limit` for each server that is contacted.
+    fn open(engine: &Engine, limit: Duration) -> Result<ReplyLink> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let timeouts = Timeouts { connect: PATIENCE, response: PATIENCE, replicas: Duration::ZERO };
+        let timeouts = Timeouts { connect: limit, response: limit, replicas: Duration::ZERO };
         let routed = engine.open_connection(timeouts, "details")?;
         let mut link = ReplyLink { routed, channel: details::reply_channel(engine.id, number) };
         let subscribe = Call::command(&[b"SUBSCRIBE", link.channel.as_bytes()]);

@@ -8,6 +8,9 @@ use crate::config::Builder;
 use crate::error::ErrorKind;
 use crate::util::sync::Parker;
 
+/// A time in which a slow machine does all that a test waits for.
+const LONG: Duration = Duration::from_secs(30);
+
 /// A redis-server on a Unix socket in a folder of its own.
 struct Server {
     process: Child,
@@ -52,11 +55,15 @@ impl Drop for Server {
 }
 
 fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let end = clock::now() + Duration::from_secs(30);
+    let end = clock::now() + LONG;
     while !condition() {
         assert!(clock::now() < end, "{what}");
         Parker::default().park_until(clock::now() + Duration::from_millis(2));
     }
+}
+
+fn patient_session(engine: &Arc<Engine>) -> LiveSession {
+    LiveSession::with_patience(engine, LONG)
 }
 
 /// Takes a lock in this thread. Returns key and number of the hold, and its guard.
@@ -74,7 +81,7 @@ fn a_running_process_tells_details_of_its_holds() {
     let (asking, holding) = (server.engine(false).expect("it runs"), server.listening());
     let ((key, number), guard) = hold(&holding, "a");
     let (other, _other_guard) = hold(&holding, "b");
-    let mut session = LiveSession::open(&asking);
+    let mut session = patient_session(&asking);
     let unknown = ("c".to_owned(), number);
     let ended = (key.clone(), number - 1);
     let all = vec![(key.clone(), number), other.clone(), unknown, ended.clone()];
@@ -95,7 +102,7 @@ fn a_running_process_tells_details_of_its_holds() {
     let answers = session.ask(&[(holding.id, vec![(key, number)])]);
     assert_eq!((answers.details.len(), answers.acquired.len()), (0, 1), "it has ended");
     assert_eq!(session.ask(&all).details.len(), 1, "an answer without details is an answer");
-    assert_eq!(session.patience, PATIENCE, "no client was silent");
+    assert_eq!(session.patience_left, LONG, "no client was silent");
 }
 
 #[test]
@@ -105,7 +112,7 @@ fn more_holds_than_fit_into_one_request_are_asked_for_in_several() {
     let ((key, number), _guard) = hold(&holding, "a");
     let unknown = (0..3 * MAX_HOLDS as u64).map(|hold| ("b".to_owned(), hold));
     let holds = unknown.chain([(key, number)]).collect();
-    let details = LiveSession::open(&holding).ask(&[(holding.id, holds)]);
+    let details = patient_session(&holding).ask(&[(holding.id, holds)]);
     assert_eq!(details.details.len(), 1, "a client may ask itself");
 }
 
@@ -114,9 +121,9 @@ fn a_client_without_a_listener_is_not_waited_for() {
     let server = Server::start();
     let (asking, silent) = (server.engine(false).expect("it runs"), server.listening());
     silent.close();
-    let mut session = LiveSession::open(&asking);
+    let mut session = patient_session(&asking);
     assert!(session.ask(&[(silent.id, vec![("a".to_owned(), 1)])]).details.is_empty());
-    assert_eq!((session.patience, session.silent.len()), (PATIENCE, 1));
+    assert_eq!((session.patience_left, session.silent.len()), (LONG, 1));
     // The session goes on with other clients.
     let holding = server.listening();
     let (held, _guard) = hold(&holding, "a");
@@ -131,22 +138,24 @@ fn a_client_that_does_not_answer_costs_half_of_the_patience_once() {
     let (held, _guard) = hold(&holding, "a");
     // A subscriber that never answers, as a stopped process.
     let silent = Uuid::new_v4();
-    let subscriber = ReplyLink::open(&asking).and_then(|mut link| {
+    let subscriber = ReplyLink::open(&asking, LONG).and_then(|mut link| {
         let channel = details::wake_channel(silent);
         let subscribe = Call::command(&[b"SUBSCRIBE", channel.as_bytes()]);
         link.routed.conn.send(&subscribe.bytes).map_err(|fault| fault.error)?;
-        link.receive(clock::now() + Duration::from_secs(30))?;
+        link.receive(clock::now() + LONG)?;
         Ok(link)
     });
     let _subscriber = subscriber.expect("the server runs");
-    let mut session = LiveSession::open(&asking);
+    // The other client answers within a half of it.
+    let patience = Duration::from_secs(3);
+    let mut session = LiveSession::with_patience(&asking, patience);
     let both = [(silent, vec![("b".to_owned(), 1)]), (holding.id, vec![held])];
     let begun = clock::now();
     assert_eq!(session.ask(&both).details.len(), 1);
-    let (waited, left) = (begun.until(clock::now()), session.patience);
-    assert!(waited >= PATIENCE / 2 && left <= PATIENCE / 2, "{waited:?}, {left:?}");
+    let (waited, left) = (begun.until(clock::now()), session.patience_left);
+    assert!(waited >= patience / 2 && left <= patience / 2, "{waited:?}, {left:?}");
     assert_eq!(session.ask(&both).details.len(), 1);
-    assert_eq!(session.patience, left, "the silent client was not asked again");
+    assert_eq!(session.patience_left, left, "the silent client was not asked again");
 }
 
 #[test]
@@ -161,16 +170,16 @@ fn a_session_without_a_connection_or_permission_has_no_answers() {
         holding.router.call(call, crate::pool::Target::Any, &limit).expect("it is permitted");
     };
     acl(&[b"resetchannels", b"&leasehold:wake:*"]);
-    let mut refused = LiveSession::open(&holding);
+    let mut refused = patient_session(&holding);
     assert!(
         refused.ask(&asked).details.is_empty() && refused.failure.is_some(),
         "no channel for the answers"
     );
     acl(&[b"&leasehold:reply:*"]);
-    assert_eq!(LiveSession::open(&holding).ask(&asked).details.len(), 1);
+    assert_eq!(patient_session(&holding).ask(&asked).details.len(), 1);
     drop(server);
-    let mut cut_off = LiveSession::open(&holding);
+    let mut cut_off = patient_session(&holding);
     assert!(cut_off.ask(&asked).details.is_empty() && cut_off.failure.is_some());
-    let error = ReplyLink::open(&holding).err().map(|error| error.kind());
+    let error = ReplyLink::open(&holding, LONG).err().map(|error| error.kind());
     assert_eq!(error, Some(ErrorKind::Connection));
 }
