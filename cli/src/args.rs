@@ -320,8 +320,17 @@ fn summary(text: &str, words: &[String]) -> String {
     }
     let paragraphs: Vec<String> = text.split("\n\n").map(in_one_line).collect();
     let usage = paragraphs.iter().find_map(|paragraph| paragraph.strip_prefix("Usage: "));
-    let advice = usage.map_or("see leasehold --help".to_owned(), |usage| format!("usage: {usage}"));
+    let advice = usage.map_or_else(|| help_command(words), |usage| format!("usage: {usage}"));
     format!("{}; {advice}", paragraphs.first().map_or("wrong usage", String::as_str))
+}
+
+/// Returns the advice to read the help of the verb in the command line, or that of the program.
+fn help_command(words: &[String]) -> String {
+    let program = definition();
+    let verb = words.iter().skip(1).find_map(|word| program.find_subcommand(word));
+    verb.map_or("see leasehold --help".to_owned(), |verb| {
+        format!("see leasehold {} --help", verb.get_name())
+    })
 }
 
 /// Returns the longest end of a word that the text repeats, if it may be a URL with a password.
@@ -358,7 +367,9 @@ mod tests {
         let usage = "usage: leasehold run [OPTIONS] NAME -- CMD [ARGS]...";
         assert_eq!(text, format!("unexpected argument 'true' found; {usage}"));
         let text = error(&["leasehold", "run", "-w", "soon", "x", "--", "true"]);
-        assert!(text.contains("`soon` is no duration") && text.contains("see leasehold --help"));
+        assert!(text.contains("`soon` is no duration") && text.contains("see leasehold run --help"));
+        let text = error(&["leasehold", "--sentinel"]);
+        assert!(text.ends_with("see leasehold --help"), "{text}");
     }
 
     #[test]

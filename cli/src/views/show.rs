@@ -62,7 +62,7 @@ fn find(client: &Client, name: &str) -> Result<Subject> {
 fn describe(lock: &LockInfo, width: Option<usize>) -> String {
     let facts = [
         ("name", Some(text::printable(lock.name()).into_owned())),
-        ("kind", Some(text::printable(lock.kind()).into_owned())),
+        ("kind", Some(text::printable(text::short_kind(lock.kind())).into_owned())),
         ("holders", Some(holders(lock))),
         ("lease left", Some(left(lock.remaining().map(|it| it.as_secs_f64())))),
         ("last token", lock.token().map(|token| token.to_string())),
