@@ -367,7 +367,9 @@ mod tests {
         let usage = "usage: leasehold run [OPTIONS] NAME -- CMD [ARGS]...";
         assert_eq!(text, format!("unexpected argument 'true' found; {usage}"));
         let text = error(&["leasehold", "run", "-w", "soon", "x", "--", "true"]);
-        assert!(text.contains("`soon` is no duration") && text.contains("see leasehold run --help"));
+        assert!(
+            text.contains("`soon` is no duration") && text.contains("see leasehold run --help")
+        );
         let text = error(&["leasehold", "--sentinel"]);
         assert!(text.ends_with("see leasehold --help"), "{text}");
     }

@@ -11,6 +11,11 @@ use super::snapshot::{Caller, LockSnapshot};
 /// Looks may see the lock free while it passes to the next waiter, which has to wake up.
 const WAKE_UP: f64 = 2.0;
 
+/// The precision of the remaining lease that a server tells, in seconds.
+///
+/// In the last millisecond of a lease, a look sees no holder although the known end is to come.
+const PRECISION: f64 = 0.001;
+
 /// The most clients whose counts of holds are kept.
 ///
 /// A lock that is never free for long has new clients for ever.
@@ -198,8 +203,8 @@ impl History {
 
     /// Returns the event for a hold that has ended, not after `limit`.
     fn end(&self, span: &Span, limit: f64, moment: &Moment) -> LockEvent {
-        let (event, at) = match span.lease_end.filter(|end| *end <= limit) {
-            Some(end) => (Happening::Expired, end.max(moment.earliest)),
+        let (event, at) = match span.lease_end.filter(|end| *end <= limit + PRECISION) {
+            Some(end) => (Happening::Expired, end.min(limit).max(moment.earliest)),
             None => (Happening::Released, limit.min(moment.begun)),
         };
         LockEvent { held: Some((at - span.start).max(0.0)), ..self.event(event, at, &span.caller) }

@@ -96,6 +96,9 @@ fn a_hold_ends_by_a_release_or_with_its_lease() {
     let expired = ends(Some(0.75));
     assert_eq!(Vec::from_iter(expired.iter().map(brief)), [told(1.75, Happening::Expired, "x")]);
     assert_eq!(expired[0].held, Some(1.25));
+    // The server rounds: a lease of 0 ms may last for a part of a millisecond.
+    let rounded = ends(Some(1.0015));
+    assert_eq!(Vec::from_iter(rounded.iter().map(brief)), [told(2.001, Happening::Expired, "x")]);
     let endless = ends(None);
     assert_eq!(endless[0].event, Happening::Released);
 }

@@ -49,13 +49,18 @@ fn output() -> (TempDir, PathBuf) {
 
 /// Starts an observation of the lock `a`, and blocks until the program has looked at it.
 fn observe(server: &Server, path: &Path) -> Running {
-    let before = server.calls("hrandfield");
     let (url, path) = (server.url(), path.to_str().expect("UTF-8"));
     let arguments = ["timeline", "a", "--for", "1h", "--every", "10ms", "--url", &url, "-o", path];
     let observation = Running::start(&arguments);
-    // The third look begins after the events of the second.
-    eventually("two looks", || server.calls("hrandfield") > before + 2);
+    two_more_looks(server);
     observation
+}
+
+/// Blocks until the program has looked twice.
+fn two_more_looks(server: &Server) {
+    let before = server.calls("hrandfield");
+    // The third look begins after the events of the second.
+    eventually("two more looks", || server.calls("hrandfield") > before + 2);
 }
 
 #[test]
@@ -86,13 +91,15 @@ fn two_processes_that_alternate_have_holds_and_waits() {
 #[test]
 fn the_hold_of_a_killed_process_is_lost() {
     let (server, (_folder, path)) = (Server::start(), output());
-    let mut child = holder(&server.url(), "a", 1000);
+    let mut child = holder(&server.url(), "a", 30_000);
     eventually("a record", || server.client_records().len() == 1);
     let observation = observe(&server, &path);
     child.kill();
+    // The test does not wait for the rest of the lease.
+    assert!(server.ask::<bool>(&["PEXPIRE", "a", "2000"]));
+    two_more_looks(&server);
     eventually("the end of the lease", || !exists(&server, "a"));
-    let before = server.calls("hrandfield");
-    eventually("two more looks", || server.calls("hrandfield") > before + 2);
+    two_more_looks(&server);
 
     observation.signal(Signal::INT);
     let outcome = observation.finish();

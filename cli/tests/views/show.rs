@@ -29,7 +29,8 @@ fn a_held_lock_is_described() {
     let outcome = run(&arguments);
     assert_eq!((outcome.code, &*outcome.err), (Some(0), ""));
     let pid = format!("  pid         {}\n", child.pid());
-    for line in ["name          orders:42\n", "kind          plain\n", &pid, "  label       child\n"]
+    for line in
+        ["name          orders:42\n", "kind          plain\n", &pid, "  label       child\n"]
     {
         assert!(outcome.out.contains(line), "{line:?} is missing:\n{}", outcome.out);
     }
