@@ -407,6 +407,15 @@ impl Attempt {
     }
 }
 
+impl Hold {
+    /// Returns whether a check has found the hold valid.
+    ///
+    /// A process that was stopped between its grant and its first check may find the hold over.
+    pub fn was_valid(&self) -> bool {
+        self.granted < self.valid_to
+    }
+}
+
 impl Outcome {
     fn apply(&mut self, at: Nanos, event: Event) {
         match (event, self) {

@@ -28,10 +28,12 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
             open.iter().partition(|(_, hold)| begun < hold.valid_to);
         let valid = [valid, vec![later]].concat();
         open.push(later);
-        found.extend(
-            too_many(history, &valid, begun, capacity)
-                .or_else(|| too_early(history, &valid, &kept, begun, capacity)),
-        );
+        if later.1.was_valid() {
+            found.extend(
+                too_many(history, &valid, begun, capacity)
+                    .or_else(|| too_early(history, &valid, &kept, begun, capacity)),
+            );
+        }
     }
     found
 }
@@ -131,6 +133,8 @@ mod tests {
             assert_eq!(holds(2, 0), []);
             assert_eq!(holds(2, 1), [Promise::Exclusion]);
         }
+        let stopped = vec![(3, held(0, 0, 10, 50)), (1, held(1, 0, 20, 20))];
+        assert_eq!(violated(&semaphore("semaphore", stopped)), []);
         let one_after_the_other = vec![(3, held(0, 0, 10, 20)), (3, held(1, 0, 20, 30))];
         assert_eq!(violated(&semaphore("semaphore", one_after_the_other)), []);
     }

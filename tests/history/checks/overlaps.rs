@@ -8,7 +8,7 @@ use crate::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));
-    let mut holds: Vec<_> = holds.collect();
+    let mut holds: Vec<_> = holds.filter(|(_, hold)| hold.was_valid()).collect();
     holds.sort_by_key(|(_, hold)| hold.granted);
     let mut found: Vec<_> =
         holds.iter().filter_map(|held| valid_after_lease(history, *held)).collect();
@@ -92,6 +92,8 @@ mod tests {
         assert_eq!(violated(&overlap), [Promise::Exclusion]);
         let inside = history(vec![held(0, 0, 10, 90), held(1, 0, 20, 30), held(1, 30, 40, 50)]);
         assert_eq!(violated(&inside), [Promise::Exclusion, Promise::Exclusion]);
+        let stopped = history(vec![held(0, 0, 10, 90), held(1, 0, 20, 20)]);
+        assert_eq!(violated(&stopped), [], "the holder found its hold over at once");
     }
 
     #[test]
