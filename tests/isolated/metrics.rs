@@ -240,8 +240,15 @@ fn losses_and_ends_of_calls_have_the_label_of_their_handle() -> Result<()> {
             |reason| page.sum("leasehold_lock_lost_total", &[("label", label), ("reason", reason)]);
         [of("expired"), of("gone"), page.holds("plain", label)[3]]
     };
+    let await_losses = |losses: u64| {
+        let exported = || Page::of(&recorder).sum("leasehold_lock_lost_total", &[]);
+        eventually("the loss is counted", || {
+            exported() == losses as f64 && client.stats().lost_in_total() == losses
+        });
+    };
     let guard = client.lock("a").with_label("expires").with_lease(SHORT).lock()?;
     assert!(guard.wait_lost(MINUTE));
+    await_losses(1);
     assert_eq!(lost("expires"), [1.0, 0.0, 0.0]);
     drop(guard);
     assert_eq!(lost("expires"), [1.0, 0.0, 0.0]);
@@ -261,6 +268,7 @@ fn losses_and_ends_of_calls_have_the_label_of_their_handle() -> Result<()> {
     let guard = overdue.with_max_hold(SHORT).lock()?;
     assert!(guard.wait_lost(MINUTE));
     drop(guard);
+    await_losses(4);
     assert_eq!(lost("overdue"), [0.0, 0.0, 0.0]);
     let too_long = [("label", "overdue"), ("reason", "held_too_long")];
     assert_eq!(Page::of(&recorder).sum("leasehold_lock_lost_total", &too_long), 1.0);
