@@ -19,7 +19,8 @@ use crate::util::{clock, log_target};
 const MAX_LENGTH: usize = 1024 * 1024;
 
 impl ControlHandler for Engine {
-    /// Publishes the answer as a background request that is not retried.
+    /// Publishes the answer as a background request, at most once: a second answer would be taken
+    /// for that to the next question.
     fn handle_request(&self, request: &[u8]) {
         if !self.settings.announces {
             return;
@@ -31,7 +32,8 @@ impl ControlHandler for Engine {
             );
         };
         let answer = self.answer(&request).pack();
-        self.send([Call::command(&[b"PUBLISH", request.reply_to.as_bytes(), &answer])]);
+        let answer = Call::command(&[b"PUBLISH", request.reply_to.as_bytes(), &answer]);
+        self.send([answer.once()]);
     }
 
     /// Releases the grant if its call has ended.

@@ -1,9 +1,11 @@
 //! The answers of a running client to questions about its holds.
 
-use std::thread;
+use std::sync::Arc;
+use std::{iter, thread};
 
 use crate::harness::details::{REPLY_CHANNEL, ask_details, packed, wake_channel};
-use crate::harness::{ChildProcess, Server, eventually, join, process, sleeping};
+use crate::harness::faults::written_together;
+use crate::harness::{ChildProcess, Proxy, Server, eventually, join, process, sleeping};
 use leasehold::{Builder, Client, Result};
 
 fn builder(server: &Server) -> Builder {
@@ -163,6 +165,38 @@ fn a_killed_listener_connection_is_made_again_without_a_waiter() -> Result<()> {
     let guard = client.lock("a").lock()?;
     assert_eq!(details(&server, &client, "a", &number(&server, "a")).len(), 16);
     guard.unlock()
+}
+
+/// A request behind one whose script is missing runs twice. A second answer would be taken for that
+/// to the next question.
+#[test]
+fn an_answer_behind_a_missing_script_is_sent_once() -> Result<()> {
+    const REQUESTS: usize = 20;
+    let server = Arc::new(Server::start());
+    let proxy = Proxy::start(server.addr());
+    let client = Client::builder().single(proxy.url()).pool_size(1).build()?;
+    client.lock("first").lock()?.unlock()?;
+    await_listener(&server, &client);
+    let latch = client.latch("open");
+    let (asking, asked) = (Arc::clone(&server), client.clone());
+    let count_answers = move || {
+        let mut connection = asking.connection();
+        let mut answers = connection.as_pubsub();
+        answers.subscribe(REPLY_CHANNEL).expect("the server answers");
+        let request = packed(&["details", REPLY_CHANNEL]);
+        for _ in 0..REQUESTS {
+            asking.ask::<()>(&["PUBLISH", &wake_channel(asked.id()), &request]);
+        }
+        let mut payloads = iter::from_fn(|| answers.get_message().ok()?.get_payload().ok());
+        let first: Vec<String> = payloads.by_ref().take(REQUESTS).collect();
+        asked.ping().expect("the server has all requests before this one");
+        asking.ask::<()>(&["PUBLISH", REPLY_CHANNEL, "end"]);
+        first.len() + payloads.take_while(|payload| payload != "end").count()
+    };
+    let (waited, answers) = written_together(&proxy, &client, move || latch.wait(), count_answers);
+    waited?;
+    assert_eq!(answers, REQUESTS);
+    Ok(())
 }
 
 /// The record is renewed once in 10 s, and one heartbeat goes with it.
