@@ -22,6 +22,13 @@ fn two_patient_clients() -> (Server, Client, Client) {
     (server, one, two)
 }
 
+/// Blocks until this number of candidates of a client wait, and have read their places.
+///
+/// A grant that arrives before the reply with the place of its caller is given back.
+fn await_candidates(client: &Client, count: u64) {
+    eventually("the candidates wait", || client.stats().waiting_now() == count);
+}
+
 #[test]
 fn a_leader_is_announced_with_value_token_and_client() {
     let (server, one, two) = two_patient_clients();
@@ -110,9 +117,9 @@ fn a_heavy_candidate_comes_first() {
     let term = campaign(&election);
     thread::scope(|scope| {
         let light = scope.spawn(|| campaign(&election));
-        eventually("the first candidate waits", || queue_length(&server, "a") == 1);
+        await_candidates(&client, 1);
         let heavy = scope.spawn(|| campaign(&election.clone().with_weight(10)));
-        eventually("both wait", || queue_length(&server, "a") == 2);
+        await_candidates(&client, 2);
         drop(term);
         let heavy = in_time("the heavy one wins", heavy);
         assert!(!light.is_finished());
@@ -312,9 +319,9 @@ fn the_close_of_the_client_disconnects_a_receiver_and_its_drop_does_not() {
     assert_eq!(next_value(&observer), None);
     drop((one, two));
     let candidates = build(patient(server.url()));
-    drop(campaign(&candidate(&candidates, "x")));
+    let term = campaign(&candidate(&candidates, "x"));
     sees(&observer, "x");
-    drop(observer);
+    drop((observer, term));
     // The next change finds that the receiver is gone.
     drop(campaign(&candidate(&candidates, "y")));
     drop(candidates);
@@ -353,7 +360,8 @@ fn run_leads_until_it_is_stopped_and_hands_over() {
             eventually("the first one leads", || leader(&two).is_some());
             campaign(&candidate(&two, "next"))
         });
-        eventually("the next one waits", || queue_length(&server, "a") == 1);
+        await_candidates(&two, 1);
+        eventually("the term has begun", || leads.load(Ordering::Relaxed));
         assert!(!runner.is_finished());
         stop.cancel();
         in_time("run returns", runner).expect("it was stopped");
@@ -385,7 +393,7 @@ fn a_stop_ends_the_wait_of_run() {
 /// The closure returns while the term is valid: the next candidate comes first.
 #[test]
 fn run_resigns_when_the_closure_returns_and_campaigns_again() {
-    let (server, one, two) = two_patient_clients();
+    let (_server, one, two) = two_patient_clients();
     let (stop, tokens) = (CancelToken::new(), Mutex::new(Vec::new()));
     let push = |term: &Leadership| tokens.lock().expect("no panic").push(term.token());
     let returns = AtomicBool::new(false);
@@ -401,7 +409,7 @@ fn run_resigns_when_the_closure_returns_and_campaigns_again() {
         });
         eventually("the first term begins", || !tokens.lock().expect("no panic").is_empty());
         let other = scope.spawn(|| push(&campaign(&two.election("a"))));
-        eventually("the other candidate waits", || queue_length(&server, "a") == 1);
+        await_candidates(&two, 1);
         returns.store(true, Ordering::Relaxed);
         in_time("the other candidate leads", other);
         in_time("run returns", runner).expect("it was stopped");

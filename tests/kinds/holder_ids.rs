@@ -234,6 +234,7 @@ fn a_release_repeated_late_ends_no_hold_of_another_process() {
     proxy.refuse();
     drop(guard);
     eventually("the first copy runs", || !exists(&server, "a"));
+    proxy.wait_until("the connection breaks", |stats| stats.cuts == 1);
     let next = lock(&theirs).lock().expect("it is free");
     let calls = server.calls("evalsha");
     proxy.heal();
