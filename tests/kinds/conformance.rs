@@ -336,10 +336,7 @@ fn a_thread_re_enters_its_lock<S: Subject>(kind: &Kind<S>) {
     let calls = |setup: &Setup<S>| -> u64 {
         setup.servers.iter().map(|server| server.calls("evalsha")).sum()
     };
-    // A majority is enough for a `RedLock`: its other requests may still be on their way.
-    eventually("every server has the lock", || {
-        setup.servers.iter().all(|server| !server.keys().is_empty())
-    });
+    setup.wait_for_all_servers(kind, |server| !server.keys().is_empty());
     let before = calls(&setup);
     let nested = setup.mine.lock().expect("the thread holds it");
     let third = setup.mine.try_lock().expect("a reply").expect("the thread holds it");
@@ -423,6 +420,8 @@ fn force_unlock_ends_the_hold<S: Subject>(kind: &Kind<S>) {
     let setup = kind.setup();
     assert!(!setup.mine.force_unlock().expect("a reply"), "it is free");
     let guard = setup.mine.lock().expect("it is free");
+    // A server without this hold could grant the next one before the release by force arrives.
+    setup.wait_for_all_servers(kind, |server| !server.keys().is_empty());
     thread::scope(|scope| {
         let waiter = scope.spawn(|| setup.theirs.lock().and_then(SubjectGuard::unlock));
         wait_for_a_waiter(&setup);
