@@ -127,6 +127,15 @@ impl Replicated {
         self.await_master_other_than(old)
     }
 
+    /// Like `fail_over`; also blocks until the former master follows the new one.
+    ///
+    /// Until then it takes writes, and they are lost.
+    pub fn fail_over_and_settle(&self) -> &Server {
+        let new = self.fail_over();
+        self.settle();
+        new
+    }
+
     /// Asks one sentinel for a fail-over, unless a fail-over is in progress.
     ///
     /// A second fail-over would follow the first. A sentinel that does not know of the last

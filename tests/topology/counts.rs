@@ -123,9 +123,7 @@ fn callers_wait_through_a_fail_over() {
     wait_for_both(servers.servers(), &one, &names, |names| {
         let has_latch = || servers.replicas()[0].ask::<bool>(&["EXISTS", &names[1]]);
         eventually("the replica has the count", has_latch);
-        servers.fail_over();
-        // The former master takes writes until it follows the new one, and they are lost.
-        servers.settle();
+        servers.fail_over_and_settle();
         give(&two, names);
     });
     let stock = two.plain_semaphore(&names[0]);

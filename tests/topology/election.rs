@@ -31,9 +31,7 @@ fn a_term_survives_a_fail_over(before: impl Fn(&Server)) {
     let has_both = || replica.try_ask::<u32>(&["EXISTS", keys[0], keys[1]]) == Some(2);
     eventually("the replica has the term", has_both);
     before(replica);
-    let new = servers.fail_over();
-    // The former master takes writes until it follows the new one, and they are lost.
-    servers.settle();
+    let new = servers.fail_over_and_settle();
     eventually("the record is there", || new.try_ask(&["EXISTS", RECORD]) == Some(1));
     assert_eq!(value_and_token(&two), Some(("first".to_owned(), term.token())));
     eventually("the observer listens at the new master", || new.numsub(CHANNEL) == 1);

@@ -179,9 +179,7 @@ fn permits_counts_and_waits_survive_a_fail_over() {
         eventually("the replica has the count", || {
             replica.ask::<Option<String>>(&["GET", "a"]) == known
         });
-        let new = servers.fail_over();
-        // The former master takes writes until it follows the new one, and they are lost.
-        servers.settle();
+        let new = servers.fail_over_and_settle();
         eventually("the waiter listens at the new master", || {
             new.listeners(&kind.channel("a")) == 1
         });

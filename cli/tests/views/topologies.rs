@@ -55,9 +55,7 @@ fn a_fail_over_under_sentinels_is_followed() {
     assert_eq!(watch.until("acquired", &["released"])["name"], "a");
     let replica = servers.replicas()[0];
     eventually("the replica has the lock", || exists(replica, "a"));
-    servers.fail_over();
-    // The former master takes writes until it follows the new one, and they are lost.
-    servers.settle();
+    servers.fail_over_and_settle();
     let (code, shown) = json(&[&["show", "a"], &options[..]].concat());
     assert_eq!((code, &shown["name"]), (Some(0), &"a".into()));
     let (_, listed) = json(&[&["ls"], &options[..]].concat());
