@@ -56,7 +56,7 @@ impl WaitLoop<'_> {
             self.wakeups.session = self.context().engine.channels.session();
             let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
             let (id, parker) = (self.candidate.id, &self.candidate.caller.parker);
-            self.context().local.await_grant(id.number(), parker, base);
+            self.context().local.await_grant(id.number(), self.call.rules, parker, base);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::connection;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::kind::queued::Queued;
-use crate::kind::rules::KindRules as _;
+use crate::kind::rules::KindRules;
 use crate::listener::channels::ControlHandler;
 use crate::pool::request::{BackgroundTask, Request};
 use crate::topology::route::Generation;
@@ -42,9 +42,10 @@ impl ControlHandler for Engine {
             return log::debug!(target: log_target::CLIENT, "an invalid grant is ignored");
         };
         let local = self.locals.by_key.find(grant.key);
+        let rules = local.as_ref().and_then(|local| local.rules_of_grants());
         if !local.is_some_and(|local| local.granted_by_message(&grant, generation)) {
             // An invalid name is no lock of this library.
-            let _ = self.release_grant(&grant);
+            let _ = self.release_grant(&grant, rules.unwrap_or(&Queued));
         }
     }
 
@@ -67,9 +68,9 @@ impl Engine {
     }
 
     /// Ends a hold that no caller of this process has, by a background request.
-    fn release_grant(&self, grant: &GrantMessage<'_>) -> Result<()> {
+    fn release_grant(&self, grant: &GrantMessage<'_>, rules: &dyn KindRules) -> Result<()> {
         let name = Name::new("", grant.key.into())?;
-        let release = Queued.release(&name, &Owner::numbered(self.id, grant.hold));
+        let release = rules.release(&name, &Owner::numbered(self.id, grant.hold));
         let task = BackgroundTask::new(None, clock::now() + grant.lease);
         self.router.send_background(Request::background(release, task), None);
         Ok(())

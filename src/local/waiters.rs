@@ -1,8 +1,8 @@
 //! The callers of this process that wait for grants of a queue lock.
 //!
 //! A caller registers before it sends its first acquire, and keeps its hold number until its call
-//! ends. So the number of a grant belongs to a waiting caller, to a hold, or to a call that has
-//! ended.
+//! ends. So the number of a grant belongs to a waiting caller, to a hold, to a hold whose release
+//! is on its way, or to a call that has ended.
 //!
 //! # The deadline of a grant
 //!
@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::grant::GrantMessage;
+use crate::command::owner::HoldId;
 use crate::error::Error;
 use crate::kind::queued::{HeartbeatReply, OwnHold};
-use crate::kind::rules::TermsSince;
+use crate::kind::rules::{KindRules, TermsSince};
 use crate::local::Local;
 use crate::local::hold;
-use crate::local::table::HoldEntry;
 use crate::topology::route::Generation;
 use crate::util::clock::{Moment, jittered};
 use crate::util::sync::Parker;
@@ -77,6 +77,8 @@ pub(super) struct Waiters {
     terms_since: TermsSince,
     /// The moment before that request was sent.
     terms_sent: Moment,
+    /// The rules of the last call that registered: those of a queue lock, or of an election.
+    rules: Option<&'static dyn KindRules>,
 }
 
 #[derive(Debug)]
@@ -204,7 +206,13 @@ impl Local {
     /// Registers a caller for grants. Does nothing for a registered one.
     ///
     /// Called before the first acquire is sent, at the moment `base.sent`.
-    pub(crate) fn await_grant(&self, hold: u64, parker: &Arc<Parker>, base: GrantBase) {
+    pub(crate) fn await_grant(
+        &self,
+        hold: u64,
+        rules: &'static dyn KindRules,
+        parker: &Arc<Parker>,
+        base: GrantBase,
+    ) {
         let waiter = || Waiter {
             parker: Arc::clone(parker),
             base,
@@ -212,7 +220,9 @@ impl Local {
             grant: None,
             must_ask: false,
         };
-        self.state.lock().waiters.by_hold.entry(hold).or_insert_with(waiter);
+        let waiters = &mut self.state.lock().waiters;
+        waiters.rules = Some(rules);
+        waiters.by_hold.entry(hold).or_insert_with(waiter);
     }
 
     /// Notes the answer that a caller is queued.
@@ -248,15 +258,24 @@ impl Local {
 
     /// Passes a grant by message to its caller; `generation` is that of the listener's connection.
     ///
-    /// Returns `false` if the grant belongs to a call that has ended. It has to be released.
+    /// Returns `false` if the grant belongs to a call that has ended. It has to be released. The
+    /// grant of a hold whose own release has no reply yet needs no other release, which would race
+    /// that one on another connection.
     pub(crate) fn granted_by_message(
         &self,
         message: &GrantMessage<'_>,
         generation: Generation,
     ) -> bool {
         let mut state = self.state.lock();
-        let is_granted = |entry: &HoldEntry| entry.hold.id().number() == message.hold;
-        state.waiters.granted(message, generation) || state.holds.iter().any(is_granted)
+        let is_own = |id: HoldId| id.number() == message.hold;
+        state.waiters.granted(message, generation)
+            || state.holds.iter().any(|entry| is_own(entry.hold.id()))
+            || state.unanswered.iter().any(|release| is_own(release.hold))
+    }
+
+    /// Returns the rules of the calls whose grants have to be released.
+    pub(crate) fn rules_of_grants(&self) -> Option<&'static dyn KindRules> {
+        self.state.lock().waiters.rules
     }
 
     /// Counts a heartbeat without an answer. Returns the number of earlier ones in a row.

@@ -5,7 +5,9 @@ use crate::harness::bare::digest;
 use crate::harness::elections::*;
 use crate::harness::faults::*;
 use crate::harness::process::{self, Role};
-use crate::harness::queued::{POLL, load_scripts, only_tokens_are_left, polling, queue_length};
+use crate::harness::queued::{
+    POLL, is_listening, load_scripts, only_tokens_are_left, polling, queue_ended_call, queue_length,
+};
 use crate::harness::wait::BOUND;
 use crate::harness::{
     ChildProcess, Connections, Direction, Flow, Proxy, Server, eventually, in_time,
@@ -155,6 +157,29 @@ fn a_cancellation_and_a_close_end_the_wait_for_an_announcement() {
         proxy.pass();
         only_tokens_are_left(&server);
     }
+}
+
+/// A late copy of a campaign has queued a candidate whose call has ended.
+#[test]
+fn a_term_of_a_call_that_has_ended_is_released_with_its_record() {
+    let server = Server::start();
+    load_scripts(&server);
+    let (client, other) = (build(patient(server.url())), other(&server));
+    let term = campaign(&candidate(&other, "first"));
+    thread::scope(|scope| {
+        // So that the client listens.
+        let next = scope.spawn(|| campaign(&candidate(&client, "next")).resign());
+        eventually("the candidate listens", || is_listening(&server, &client));
+        term.resign().expect("the term is valid");
+        in_time("the next term ends", next).expect("the term is valid");
+    });
+    let term = campaign(&candidate(&other, "first"));
+    let ended = queue_ended_call(&server, &client);
+    assert_eq!(server.ask::<u32>(&["DEL", RECORD]), 1);
+    server.ask::<u32>(&["HSET", RECORD, "owner", &ended]);
+    term.resign().expect("the term is valid");
+    eventually("the term is released", || !exists(&server, "a"));
+    only_tokens_are_left(&server);
 }
 
 /// The resignation is lost; the client repeats it before `run` returns.

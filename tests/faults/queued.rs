@@ -65,6 +65,19 @@ impl Scene {
         QueueWaiter::queued(&self.server, &self.direct.queue_lock(name))
     }
 
+    /// Has the client behind the proxy open its second connection.
+    fn open_second_connection(&self) {
+        self.proxy.on_request(b"PTTL", Direction::Replies, Flow::Hold);
+        thread::scope(|scope| {
+            let query = || self.client.lock("first").is_locked().expect("a reply");
+            let first = scope.spawn(query);
+            something_is_held(&self.proxy);
+            query();
+            self.proxy.release_held();
+            first.join().expect("no panic");
+        });
+    }
+
     fn is_granted_to(&self, client: &Client) -> bool {
         owner(&self.server, "a").starts_with(&client.id().to_string())
     }
@@ -190,6 +203,32 @@ fn a_grant_that_overtakes_the_reply_to_an_acquire_counts() {
     only_tokens_are_left(&scene.server);
 }
 
+/// A heartbeat has brought the grant. Its message comes late, while the release is on its way over
+/// another connection than that of a release by the listener.
+#[test]
+fn a_grant_that_comes_behind_its_release_ends_no_hold() {
+    let scene = Scene::with(|url| polling(url).pool_size(2));
+    scene.open_second_connection();
+    let guard = scene.direct.queue_lock("a").lock().expect("it is free");
+    let waiter = scene.waiter("a");
+    scene.set_messages(Flow::Swallow);
+    guard.unlock().expect("it is held");
+    let token = waiter.gets_it();
+    scene.set_messages(Flow::Pass);
+    eventually("the client listens", || is_listening(&scene.server, &scene.client));
+    let release = digest("queue_release");
+    scene.proxy.on_request(release.as_bytes(), Direction::Requests, Flow::Hold);
+    let hold = owner(&scene.server, "a")[37..].to_owned();
+    thread::scope(|scope| {
+        let releasing = scope.spawn(|| waiter.releases());
+        something_is_held(&scene.proxy);
+        hear(&scene.server, &scene.client, &format!("granted {hold} {token} 2000 a"));
+        scene.proxy.release_held();
+        releasing.join().expect("the hold was valid");
+    });
+    only_tokens_are_left(&scene.server);
+}
+
 /// The caller leaves before it knows of its grant.
 #[test]
 fn a_waiter_that_leaves_passes_its_grant_on() {
@@ -228,7 +267,7 @@ fn a_grant_to_a_call_that_has_ended_is_released_at_once() {
     let scene = Scene::patient();
     let [guard, other] = ["a", "b"].map(|name| scene.direct.queue_lock(name).lock_owned());
     let listening = scene.waiter("b");
-    queue_ended_call(&scene);
+    queue_ended_call(&scene.server, &scene.client);
     let next = scene.direct_waiter("a");
     guard.and_then(leasehold::OwnedGuard::unlock).expect("it is held");
     next.gets_it();
@@ -236,18 +275,6 @@ fn a_grant_to_a_call_that_has_ended_is_released_at_once() {
     other.and_then(leasehold::OwnedGuard::unlock).expect("it is held");
     get_it_in_order([listening]);
     only_tokens_are_left(&scene.server);
-}
-
-/// Runs an acquire with a number that belongs to no call of the client.
-fn queue_ended_call(scene: &Scene) {
-    let acquire = digest("queue_acquire");
-    let keys = ["a".to_owned(), queue_key("a"), clients_key("a"), token_key("a")];
-    let owner = format!("{}:{}", scene.client.id(), 1);
-    let mut words = vec!["EVALSHA", &acquire, "4"];
-    words.extend(keys.iter().map(String::as_str));
-    words.extend(["120000", &owner, "120000", "single", "0", ""]);
-    let reply: Vec<i64> = scene.server.ask(&words);
-    assert!(reply[2] > 0, "the call is not queued: {reply:?}");
 }
 
 #[test]

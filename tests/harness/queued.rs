@@ -59,6 +59,18 @@ pub fn is_listening(server: &Server, client: &Client) -> bool {
     server.numsub(&wake_channel(client.id())) == 1
 }
 
+/// Publishes a message on the control channel of a client; blocks until its listener has read it.
+///
+/// The name of a channel is a request to subscribe to it.
+#[track_caller]
+pub fn hear(server: &Server, client: &Client, message: &str) {
+    let control = wake_channel(client.id());
+    for message in [message, "behind it"] {
+        assert_eq!(server.ask::<usize>(&["PUBLISH", &control, message]), 1, "nobody listens");
+    }
+    eventually("the message is read", || server.numsub("behind it") > 0);
+}
+
 /// Returns the token that was handed out last.
 pub fn last_token(server: &Server, name: &str) -> u64 {
     server.ask(&["GET", &token_key(name)])
@@ -69,6 +81,20 @@ pub fn load_scripts(server: &Server) {
     for script in bare::scripts() {
         server.ask::<()>(&["SCRIPT", "LOAD", &script.source()]);
     }
+}
+
+/// Queues a call for the lock `a` with a number that belongs to no call of the client. Returns its
+/// owner field. The grant lease lasts for minutes.
+pub fn queue_ended_call(server: &Server, client: &Client) -> String {
+    let acquire = bare::digest("queue_acquire");
+    let keys = ["a".to_owned(), queue_key("a"), clients_key("a"), token_key("a")];
+    let owner = format!("{}:{}", client.id(), 1);
+    let mut words = vec!["EVALSHA", &acquire, "4"];
+    words.extend(keys.iter().map(String::as_str));
+    words.extend(["120000", &owner, "120000", "single", "0", ""]);
+    let reply: Vec<i64> = server.ask(&words);
+    assert!(reply[2] > 0, "the call is not queued: {reply:?}");
+    owner
 }
 
 /// Blocks until the server has no keys but token counters.

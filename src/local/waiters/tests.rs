@@ -1,11 +1,13 @@
 //! Tests of the callers that wait for grants: tokens, deadlines, lost places.
 
 use super::*;
+use crate::command::call::ConnectionId;
 use crate::command::name::Name;
 use crate::events::EventSink;
+use crate::kind::queued::Queued;
 use crate::local::hold::Grant;
-use crate::local::table::EntryRequest;
-use crate::local::{Caller, Turn};
+use crate::local::table::{EntryRequest, HoldShare};
+use crate::local::{Caller, EndOutcome, Turn};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -33,7 +35,7 @@ fn local() -> Local {
 /// Returns a lock for which a caller waits, whose first acquire was sent at zero seconds.
 fn with_waiter() -> Local {
     let local = local();
-    local.await_grant(WAITER, &Parker::mine(), base(at(0), 0));
+    local.await_grant(WAITER, &Queued, &Parker::mine(), base(at(0), 0));
     local
 }
 
@@ -147,25 +149,25 @@ fn a_grant_belongs_to_a_waiting_caller_or_to_a_hold() {
     assert!(!local.by_message(&message(18, 5)), "the call has ended");
     local.stop_waiting(WAITER);
     assert!(!local.by_message(&message(WAITER, 5)));
-    let request = EntryRequest {
-        rules: &crate::kind::queued::Queued,
-        owned: true,
-        waits: true,
-        endless: false,
-        renewed: true,
-    };
+    let request =
+        EntryRequest { rules: &Queued, owned: true, waits: true, endless: false, renewed: true };
     let grant = Grant::owned(at(0), at(30));
     let number = grant.hold.number();
-    local.await_grant(number, &Parker::mine(), base(at(0), 0));
-    local.granted(None, &Caller::new(request), grant, Duration::ZERO);
+    local.await_grant(number, &Queued, &Parker::mine(), base(at(0), 0));
+    let hold = local.granted(None, &Caller::new(request), grant, Duration::ZERO);
     assert!(!local.awaits_grants(), "the hold ends the wait in the same step");
     assert!(local.by_message(&message(number, 5)), "a late message about a hold");
+    let queued = local.end(&hold, HoldShare::Guard, || at(1), || ConnectionId::at(0, 0));
+    assert_eq!(queued, EndOutcome::Queued);
+    assert!(local.by_message(&message(number, 5)), "its own release is on the way");
+    local.release_settled(&hold);
+    assert!(!local.by_message(&message(number, 5)), "the release has a reply");
 }
 
 #[test]
 fn callers_ask_again_if_the_server_forgot_the_terms_of_their_client() {
     let local = with_waiter();
-    local.await_grant(18, &Parker::mine(), base(at(0), 0));
+    local.await_grant(18, &Queued, &Parker::mine(), base(at(0), 0));
     local.is_queued(WAITER, base(at(0), 10), TERMS);
     local.beat(at(1), answer(10));
     assert!(!local.has_to_ask(WAITER));
@@ -183,7 +185,7 @@ fn callers_ask_again_if_the_server_forgot_the_terms_of_their_client() {
 #[test]
 fn the_terms_of_the_latest_request_count() {
     let local = with_waiter();
-    local.await_grant(18, &Parker::mine(), base(at(0), 0));
+    local.await_grant(18, &Queued, &Parker::mine(), base(at(0), 0));
     local.is_queued(WAITER, base(at(2), 10), TermsSince(71));
     local.is_queued(18, base(at(1), 10), TERMS);
     assert!(local.has_to_ask(18), "its place may be lost");
@@ -302,7 +304,7 @@ fn heartbeats_at_about_the_same_moment_are_planned_once() {
 fn a_waiting_caller_learns_its_news_at_its_turn() {
     let local = local();
     let id = crate::command::owner::HoldId::next();
-    local.await_grant(id.number(), &Parker::mine(), base(at(0), 0));
+    local.await_grant(id.number(), &Queued, &Parker::mine(), base(at(0), 0));
     assert!(matches!(local.turn_unqueued(id, at(1)), Turn::AskWhenDue(None)));
     local.ask_again();
     assert!(matches!(local.turn_unqueued(id, at(1)), Turn::AskAtOnce { .. }));
