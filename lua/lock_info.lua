@@ -1,14 +1,15 @@
--- Describes locks: the remaining time, the holds and, for a search, the queues and the token.
+-- Describes locks: the remaining time, the holds and, for a search, the token and the queues.
 -- KEYS: n the locks' hashes
--- ARGV: 1 `look`, or `search`, which leaves out hashes without an owner field and also reads the
---   queues and the token counter, 2 .. the name of each lock with its hash tag
+-- ARGV: 1 `look`; `token`, which also reads the token counter; or `search`, which leaves out hashes
+--   without an owner field and also reads the token counter and the queues, 2 .. the name of each
+--   lock with its hash tag
 -- RETURNS: one list per lock, empty for a key that is no hash or is left out: 1 the reply of PTTL,
 --   2 the fields and values, 3 for a read-write lock one number per field: the ms left of the
---   reader, -2 without a time-out key, -1 if that key has no expiry or cannot be read, 4 to 6 for
---   a search: the queue of a fair lock, the queue of a queue lock, and the text of the token
---   counter, empty if there is none
+--   reader, -2 without a time-out key, -1 if that key has no expiry or cannot be read, 4 except for
+--   `look`: the text of the token counter, empty if there is none, 5 and 6 for a search: the queue
+--   of a fair lock, and the queue of a queue lock
 -- Atomic: the parts of the description must be of one moment.
-local searches = ARGV[1] == 'search'
+local reads_token, searches = ARGV[1] ~= 'look', ARGV[1] == 'search'
 
 -- Returns the reply, or nothing if the key has another type, or is on another node while its slot
 -- moves. Other errors end the script.
@@ -62,10 +63,12 @@ for position, lock in ipairs(KEYS) do
   local name = ARGV[position + 1]
   local fields = (not searches or has_owner(lock)) and read('hgetall', lock) or {}
   local info = #fields > 0 and { redis.call('pttl', lock), fields, reader_leases(fields, name) }
+  if info and reads_token then
+    info[4] = read('get', 'redisson_lock_token:' .. name) or ''
+  end
   if info and searches then
-    info[4] = read('lrange', 'redisson_lock_queue:' .. name, 0, -1) or {}
-    info[5] = read('zrange', 'leasehold_queue:' .. name, 0, -1) or {}
-    info[6] = read('get', 'redisson_lock_token:' .. name) or ''
+    info[5] = read('lrange', 'redisson_lock_queue:' .. name, 0, -1) or {}
+    info[6] = read('zrange', 'leasehold_queue:' .. name, 0, -1) or {}
   end
   infos[position] = info or {}
 end

@@ -37,7 +37,8 @@
 //!   that it holds the lock.)
 //! - *Poll*: a request that asks whether an awaited lock is free, in case a message was lost.
 //! - *Owner field*: identifies a hold in Redis, as `<client id>:<hold number>`. The number is the
-//!   time of the request in microseconds since 1970, by the clock of the client.
+//!   time of the request in microseconds since 1970, by the clock of the client. Its remainder by 5
+//!   tells the kind: 1 fair, 2 fenced, 3 queue, 4 spin, 0 any other.
 //! - *Event listener*: a value of the program that implements [`Events`].
 //!
 //! # Waiting

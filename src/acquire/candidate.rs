@@ -144,7 +144,8 @@ impl<'a> Candidate<'a> {
 /// `claimant` identifies the call in a claim; `None` at the first attempt, whose owner field does.
 fn identity(call: &AcquireCall<'_>, claimant: Option<Arc<str>>) -> (HoldId, Owner) {
     let (client, permits) = (call.context.engine.id, call.options.permits);
-    let id = permits.map_or_else(HoldId::next, |permits| HoldId::block(permits.count));
+    let of_a_lock = || HoldId::of(call.rules.kind());
+    let id = permits.map_or_else(of_a_lock, |permits| HoldId::block(permits.count));
     let owner = Owner::new(client, id, call.rules.suffix());
     let Some(permits) = permits else { return (id, owner.named(call.holder_name.cloned())) };
     let claimant = claimant.unwrap_or_else(|| owner.hold().into());

@@ -4,9 +4,9 @@
 //!
 //! * request (the question), on the control channel of a client: `details`, the channel for the
 //!   answer, and for each hold the key of its lock and its number;
-//! * answer: `details`, the id of the client, and records of eight values: a [`LiveDetails`] for
+//! * answer: `details`, the id of the client, and records of seven values: a [`LiveDetails`] for
 //!   each of the holds that the client still has, then a [`HoldCount`] for each of the holds whose
-//!   lock the client knows. The latter consists of [`NO_HOLD`], two empty values, the number of the
+//!   lock the client knows. The latter consists of [`NO_HOLD`], an empty value, the number of the
 //!   hold, the count, and three zeros.
 //!
 //! A version without counts takes one for the details of a hold that it did not ask about, and
@@ -33,7 +33,7 @@ const SUBJECT: &[u8] = b"details";
 const REPLY_CHANNEL: &str = "leasehold:reply:";
 
 /// The number of values in each record of an answer.
-const VALUES: usize = 8;
+const VALUES: usize = 7;
 
 /// The number of no hold. A record that begins with it is a [`HoldCount`].
 const NO_HOLD: u64 = 0;
@@ -68,8 +68,6 @@ pub(crate) struct DetailsRequest {
 pub(crate) struct LiveDetails {
     /// The number of the hold.
     pub(crate) hold: u64,
-    /// The kind of lock, as `Kind` shows it.
-    pub(crate) kind: Option<String>,
     /// The name of the thread that acquired the hold, if it has one.
     pub(crate) thread_name: Option<String>,
     /// The number of that thread, unique in its process.
@@ -155,7 +153,6 @@ impl LiveDetails {
     fn values(&self) -> [String; VALUES] {
         [
             self.hold.to_string(),
-            self.kind.clone().unwrap_or_default(),
             self.thread_name.clone().unwrap_or_default(),
             self.thread.to_string(),
             self.guards.to_string(),
@@ -166,14 +163,11 @@ impl LiveDetails {
     }
 
     fn read(parts: &[&str]) -> Option<LiveDetails> {
-        let [hold, kind, name, thread, guards, remaining, held, waiters] = parts else {
-            return None;
-        };
+        let [hold, name, thread, guards, remaining, held, waiters] = parts else { return None };
         let short = |text: &str| text::check(text).is_ok().then(|| text.to_owned());
         let span = |millis: &str| millis.parse().ok().map(Duration::from_millis);
         Some(LiveDetails {
             hold: hold.parse().ok()?,
-            kind: short(kind),
             thread_name: short(name),
             thread: thread.parse().ok()?,
             guards: guards.parse().ok()?,
@@ -188,7 +182,7 @@ impl HoldCount {
     fn values(&self) -> [String; VALUES] {
         let numbers = [NO_HOLD, self.hold, self.acquired, 0, 0, 0];
         let [none, hold, acquired, a, b, c] = numbers.map(|number| number.to_string());
-        [none, String::new(), String::new(), hold, acquired, a, b, c]
+        [none, String::new(), hold, acquired, a, b, c]
     }
 
     /// Returns the count that was read as the details of [`NO_HOLD`].
@@ -222,7 +216,6 @@ mod tests {
     fn details() -> LiveDetails {
         LiveDetails {
             hold: 7,
-            kind: Some("fair lock".to_owned()),
             thread_name: None,
             thread: 3,
             guards: 2,
@@ -248,8 +241,8 @@ mod tests {
         let counts = vec![HoldCount { hold: 7, acquired: 9 }, HoldCount { hold: 8, acquired: 1 }];
         let answer = DetailsAnswer { client: Uuid::max(), holds: vec![details()], counts };
         let id = Uuid::max().to_string();
-        let record = ["7", "fair lock", "", "3", "2", "1500", "0", "4"];
-        let count = |hold, acquired| ["0", "", "", hold, acquired, "0", "0", "0"];
+        let record = ["7", "", "3", "2", "1500", "0", "4"];
+        let count = |hold, acquired| ["0", "", hold, acquired, "0", "0", "0"];
         let counts = [count("7", "9"), count("8", "1")].concat();
         let parts = [&["details", &*id], &record[..], &counts].concat();
         let bytes: Vec<_> = parts.iter().map(|part| part.as_bytes()).collect();
@@ -290,9 +283,9 @@ mod tests {
         let read =
             |values: &[&str]| DetailsAnswer::read(&list(&[&["details", &*id], values].concat()));
         assert!(DetailsAnswer::read(&list(&["details", "x"])).is_none());
-        assert!(read(&["7", "lock", "", "3", "2", "1500", "0"]).is_none());
-        assert!(read(&["7", "lock", "", "3", "two", "1500", "0", "4"]).is_none());
-        let named = read(&["7", "fair lock", "a\x1b[2J", "3", "2", "1500", "0", "4"]);
+        assert!(read(&["7", "", "3", "2", "1500", "0"]).is_none());
+        assert!(read(&["7", "", "3", "two", "1500", "0", "4"]).is_none());
+        let named = read(&["7", "a\x1b[2J", "3", "2", "1500", "0", "4"]);
         assert_eq!(named.map(|answer| answer.holds), Some(vec![details()]));
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::command::permit::PermitIds;
+use crate::events::Kind;
 use crate::util::clock;
 use crate::util::sync::{TIME_PASSES, thread_local};
 
@@ -41,24 +42,42 @@ pub(crate) fn is_owner_field(name: &str) -> bool {
 /// The number of one hold: the time at which a caller asked for it, in microseconds since 1970.
 ///
 /// This process never uses a number twice, also after its clock has stepped back: the number is
-/// then the last one plus one. All attempts that may take effect have the same number.
+/// then the next one behind the last. All attempts that may take effect have the same number.
+///
+/// The remainder of the number by 5 tells the kind of the hold, where the other data of the lock do
+/// not. So a reader knows the kind of a hold whose process does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HoldId(u64);
 
 /// The last number that this process has used.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
+/// The kinds in the order of the remainders that stand for them.
+///
+/// Holds of the other kinds have the remainder of a plain lock, and are known by their data.
+const KINDS: [Kind; 5] = [Kind::Plain, Kind::Fair, Kind::Fenced, Kind::Queued, Kind::Spin];
+
 impl HoldId {
-    /// Returns the number of a hold that a caller asks for now.
+    /// Returns the number of a hold that a caller asks for now, of a plain lock or of no lock.
     pub(crate) fn next() -> HoldId {
-        HoldId::after(&LAST, HoldId::now(), 1, 1)
+        HoldId::of(Kind::Plain)
+    }
+
+    /// Returns the number of a hold of this kind that a caller asks for now.
+    pub(crate) fn of(kind: Kind) -> HoldId {
+        HoldId::after(&LAST, HoldId::now(), kind, 1, 1)
     }
 
     /// Returns the first of `count` consecutive numbers, for the permits of a hold.
     ///
     /// The number before them stays unused, so the numbers of two holds never adjoin.
     pub(crate) fn block(count: u32) -> HoldId {
-        HoldId::after(&LAST, HoldId::now(), 2, count)
+        HoldId::after(&LAST, HoldId::now(), Kind::Semaphore, 2, count)
+    }
+
+    /// Returns the kind that a hold number tells.
+    pub(crate) fn kind_of(number: u64) -> Kind {
+        KINDS[(number % KINDS.len() as u64) as usize]
     }
 
     fn now() -> Duration {
@@ -66,11 +85,15 @@ impl HoldId {
         if TIME_PASSES { clock::unix_time() } else { Duration::ZERO }
     }
 
-    /// Returns the larger of `now` in microseconds and `last` plus `step`. Stores the last of
-    /// `count` numbers from there in `last`.
-    fn after(last: &AtomicU64, now: Duration, step: u64, count: u32) -> HoldId {
-        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-        let next = |last: u64| now.max(last.saturating_add(step));
+    /// Returns the first number of this kind from `now` in microseconds, or from `last` plus `step`
+    /// if that is larger. Stores the last of `count` numbers from there in `last`.
+    fn after(last: &AtomicU64, now: Duration, kind: Kind, step: u64, count: u32) -> HoldId {
+        let (kinds, now) = (KINDS.len() as u64, u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
+        let remainder = KINDS.iter().position(|it| *it == kind).unwrap_or(0) as u64;
+        let next = |last: u64| {
+            let first = now.max(last.saturating_add(step));
+            first.saturating_add((kinds + remainder - first % kinds) % kinds)
+        };
         let update = |last| Some(next(last).saturating_add(u64::from(count.max(1) - 1)));
         let (Ok(last) | Err(last)) =
             last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
@@ -340,7 +363,8 @@ mod tests {
 
     #[test]
     fn hold_numbers_are_never_used_twice() {
-        let many = |_| std::thread::spawn(|| (0..1000).map(|_| HoldId::next().0).collect());
+        let next = |at: usize| HoldId::of(KINDS[at % KINDS.len()]).0;
+        let many = |_| std::thread::spawn(move || (0..1000).map(next).collect());
         let threads: Vec<std::thread::JoinHandle<Vec<u64>>> = (0..4).map(many).collect();
         let mut all: Vec<u64> =
             threads.into_iter().flat_map(|t| t.join().expect("no panic")).collect();
@@ -353,10 +377,10 @@ mod tests {
     fn a_hold_number_is_the_time_in_microseconds() {
         let last = AtomicU64::new(0);
         let second = |number| Duration::from_secs(number);
-        assert_eq!(HoldId::after(&last, second(7), 1, 1).0, 7_000_000);
+        assert_eq!(HoldId::after(&last, second(7), Kind::Plain, 1, 1).0, 7_000_000);
         let before = clock::unix_time().as_micros();
         let number = u128::from(HoldId::next().0);
-        // Other tests of this process take numbers too, each at most one microsecond ahead.
+        // Other tests of this process take numbers too, each a few microseconds ahead at most.
         assert!(number >= before && number <= clock::unix_time().as_micros() + 1_000_000);
     }
 
@@ -364,19 +388,38 @@ mod tests {
     fn a_clock_that_steps_back_repeats_no_number() {
         let last = AtomicU64::new(0);
         let numbers = [9, 9, 3, 3, 10].map(Duration::from_micros);
-        let numbers = numbers.map(|now| HoldId::after(&last, now, 1, 1).0);
-        assert_eq!(numbers, [9, 10, 11, 12, 13]);
+        let numbers = numbers.map(|now| HoldId::after(&last, now, Kind::Plain, 1, 1).0);
+        assert_eq!(numbers, [10, 15, 20, 25, 30]);
+    }
+
+    #[test]
+    fn a_hold_number_tells_its_kind() {
+        let last = AtomicU64::new(0);
+        let number = |now, kind| HoldId::after(&last, Duration::from_micros(now), kind, 1, 1).0;
+        let numbers = [
+            number(100, Kind::Plain),
+            number(100, Kind::Fair),
+            number(100, Kind::Spin),
+            number(100, Kind::Fenced),
+            number(109, Kind::Queued),
+            number(109, Kind::Write),
+        ];
+        assert_eq!(numbers, [100, 101, 104, 107, 113, 115]);
+        let expected =
+            [Kind::Plain, Kind::Fair, Kind::Spin, Kind::Fenced, Kind::Queued, Kind::Plain];
+        assert_eq!(numbers.map(HoldId::kind_of), expected);
     }
 
     #[test]
     fn the_numbers_of_two_holds_of_permits_never_adjoin() {
         let last = AtomicU64::new(0);
         let now = Duration::from_micros(9);
-        let first = |step, count| HoldId::after(&last, now, step, count).0;
-        assert_eq!(
-            [first(2, 3), first(2, 1), first(1, 1), first(2, 4), first(1, 1)],
-            [9, 13, 14, 16, 20]
-        );
+        let block = |count| HoldId::after(&last, now, Kind::Semaphore, 2, count).0;
+        let lock = || HoldId::after(&last, now, Kind::Fair, 1, 1).0;
+        assert_eq!([block(3), block(3), lock(), block(4), lock()], [10, 15, 21, 25, 31]);
+        let pause = |last: &AtomicU64, count| HoldId::after(last, now, Kind::Semaphore, 2, count).0;
+        let full = AtomicU64::new(14);
+        assert_eq!([pause(&full, 4), pause(&full, 1)], [20, 25]);
         let (one, two) = (HoldId::block(1000).0, HoldId::block(1).0);
         assert!(two > one + 1000 || two + 1 < one);
     }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::live::LiveAnswers;
 use super::owner_field::{self, OwnerField};
 use crate::command::client_record::ClientRecord;
+use crate::command::owner::HoldId;
 use crate::events::Kind;
 use crate::util::clock::{self, WallTime};
 
@@ -22,7 +23,8 @@ use crate::util::clock::{self, WallTime};
 /// | source | facts | unknown for |
 /// | --- | --- | --- |
 /// | the hash of the lock, or the ids of the permits | owner, count, remaining lease | the remaining lease of a caller in a queue |
-/// | the [owner field](crate#terms) | client id, time of the request | the time of a Redisson thread |
+/// | the [owner field](crate#terms) | client id, time of the request | the time of a Redisson thread, and of a holder of a fair lock |
+/// | the [token](crate::LockInfo::token) of a queue lock or of a leader | time of the grant | |
 /// | the [record](crate::Builder::announce) of the client | host, pid, program, label, version, start | Redisson; a client without a record, or a client that has ended |
 /// | the running process | thread, guard count, exact time, local waiters, holds so far | a process without an answer in time; a caller in a queue |
 ///
@@ -47,6 +49,8 @@ pub struct HolderInfo {
 
 impl HolderInfo {
     /// Returns the holder `owner`, with the client and the number of its owner field `id`.
+    ///
+    /// The time is that of the request, which the number states.
     pub(super) fn new(owner: &str, id: Option<OwnerField>) -> HolderInfo {
         let hold = id.filter(OwnerField::is_ours).map(|id| id.number);
         let thread_number = id.filter(|id| !id.is_ours()).map(|id| id.number);
@@ -71,6 +75,10 @@ impl HolderInfo {
 
     pub(super) fn with_remaining(self, remaining: Option<Duration>) -> HolderInfo {
         HolderInfo { remaining, ..self }
+    }
+
+    pub(super) fn with_since(self, since: Option<WallTime>) -> HolderInfo {
+        HolderInfo { since, ..self }
     }
 
     /// Sets the record of the client.
@@ -100,7 +108,7 @@ impl HolderInfo {
         self.count = details.guards;
         self.since = clock::wall_time().checked_sub(details.held_for).or(self.since);
         // A process does not count its waiters for a fair lock together.
-        let is_fair = details.kind.as_deref() == Some(Kind::Fair.name());
+        let is_fair = HoldId::kind_of(hold.1) == Kind::Fair;
         self.local_waiters = (!is_fair).then_some(details.waiters);
     }
 
@@ -175,8 +183,15 @@ impl HolderInfo {
     /// Returns the time since which the holder has the lock.
     ///
     /// If the process has answered, the time of the grant or of the last hand-off, by the clock of
-    /// this machine. Otherwise the time of the request to the server, by the clock of the holder's
-    /// host; hand-offs since then do not change it. For a caller in a queue, the time of its call.
+    /// this machine. Otherwise hand-offs do not change the time, and the kind decides:
+    ///
+    /// - a queue lock, and the term of a leader: the time of the grant, by the server's clock; `None`
+    ///   if the token is lost, and for a query through the handle of another kind;
+    /// - a fair lock: `None`, because Redis has only the beginning of the wait;
+    /// - other kinds, and permits: the time of the request that was granted, by the clock of the
+    ///   holder's host.
+    ///
+    /// For a caller in a queue, the time of its call.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn since(&self) -> Option<WallTime> {
         self.since

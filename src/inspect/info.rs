@@ -1,6 +1,5 @@
 //! [`LockInfo`] and [`WaitingInfo`].
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use super::holder::HolderInfo;
 use super::live::LiveAnswers;
 use super::lock_state::{LockState, Side};
 use crate::command::name::Name;
-use crate::events::Kind;
 
 /// The callers that wait for a lock, for permits or for a latch, at the time of the query.
 ///
@@ -68,7 +66,7 @@ impl WaitingInfo {
 #[non_exhaustive]
 pub struct LockInfo {
     name: String,
-    kind: Cow<'static, str>,
+    kind: &'static str,
     holders: Vec<HolderInfo>,
     remaining: Option<Duration>,
     waiting: WaitingInfo,
@@ -81,7 +79,7 @@ impl LockInfo {
         let queue = state.queue();
         LockInfo {
             name: name.given().to_string(),
-            kind: Cow::Borrowed(state.kind().name()),
+            kind: state.kind().name(),
             holders: state.holders(Side::Both),
             remaining: state.remaining,
             waiting: match queue.is_empty() {
@@ -97,16 +95,8 @@ impl LockInfo {
     }
 
     /// Sets the facts of the answers of the holders' processes.
-    ///
-    /// The data decides the side of a read-write lock: a writer that also reads has two holds.
     pub(super) fn add_answers(&mut self, answers: &LiveAnswers) {
         self.holders.iter_mut().for_each(|holder| holder.add_answers(answers));
-        let told =
-            self.holders.iter().filter_map(|it| answers.details.get(&it.hold()?)?.kind.clone());
-        let sides = [Kind::Read, Kind::Write].map(Kind::name);
-        if let Some(kind) = told.into_iter().next().filter(|_| !sides.contains(&&*self.kind)) {
-            self.kind = Cow::Owned(kind);
-        }
     }
 
     /// Returns the name of the lock, without the client's prefix.
@@ -117,13 +107,12 @@ impl LockInfo {
 
     /// Returns the name of the kind, as [events](crate::Acquired) show it: `lock`, `fair lock`.
     ///
-    /// Taken from the answer of a holder's process. Without an answer the kind follows from the
-    /// data of the server, which is ambiguous: a spin lock, and a fair lock without a queue, are
-    /// shown as `lock`, and a name with a token counter, such as a queue lock without a queue, as
-    /// `fenced lock`.
+    /// The hold tells its kind, whether its process answers or not. A hold of Redisson does not: it
+    /// counts as that of a `fair lock` while callers wait in the queue of such a lock, of a `fenced
+    /// lock` if the name has a token counter, and of a `lock` otherwise.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn kind(&self) -> &str {
-        &self.kind
+        self.kind
     }
 
     /// Returns the holders, none after an [early release](crate::Lock::with_min_hold).

@@ -1,7 +1,7 @@
 //! [`Leader`]: the leader of an election, as any client can read it.
 
 use super::holder::HolderInfo;
-use super::owner_field::OwnerField;
+use super::owner_field::{self, OwnerField};
 use super::query::{ClientRecords, Inspector};
 use crate::command::leader::{self, LeaderRecord};
 use crate::command::name::Name;
@@ -26,6 +26,7 @@ impl Leader {
     fn new(record: LeaderRecord) -> Leader {
         let holder = HolderInfo::new(&record.owner, OwnerField::parse(&record.owner));
         let holder = holder.with_count(1).with_remaining(record.left);
+        let holder = holder.with_since(owner_field::time_of(record.token));
         Leader { value: record.value, token: record.token, holder }
     }
 

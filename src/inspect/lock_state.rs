@@ -12,7 +12,8 @@
 use std::time::Duration;
 
 use super::holder::HolderInfo;
-use super::owner_field::{OwnerField, OwnerSuffix};
+use super::owner_field::{OwnerField, OwnerSuffix, time_of};
+use crate::command::owner::HoldId;
 use crate::command::reply::Reply;
 use crate::error::Result;
 use crate::events::Kind;
@@ -31,12 +32,12 @@ pub(crate) enum Side {
 pub(super) struct LockState {
     pub(super) remaining: Option<Duration>,
     fields: Vec<LockField>,
+    /// The text of the token counter; empty if there is none, and if it was not read.
+    counter: Vec<u8>,
     /// The owner fields of callers that wait for a fair lock, in their order.
     fair_queue: Vec<String>,
     /// The owner fields of callers that wait for a queue lock, in their order.
     waiters: Vec<String>,
-    /// The text of the token counter; empty if there is none.
-    counter: Vec<u8>,
 }
 
 /// One field of the hash.
@@ -56,7 +57,7 @@ enum FieldRole {
     Holder(OwnerField),
     /// A hold of a named holder.
     NamedHold(OwnerField),
-    MinHold,
+    MinHold(OwnerField),
     Other,
 }
 
@@ -64,7 +65,7 @@ impl LockField {
     fn new(text: &[u8], value: &[u8]) -> LockField {
         let text = String::from_utf8_lossy(text).into_owned();
         let role = match (OwnerField::parse(&text), value) {
-            (Some(id), _) if id.suffix == OwnerSuffix::MinHold => FieldRole::MinHold,
+            (Some(id), _) if id.suffix == OwnerSuffix::MinHold => FieldRole::MinHold(id),
             (Some(id), b"0") if id.is_ours() => FieldRole::NamedHold(id),
             (Some(id), _) => FieldRole::Holder(id),
             (None, b"read") if text == "mode" => FieldRole::Mode(Side::Read),
@@ -82,6 +83,16 @@ impl LockField {
     fn id(&self) -> Option<OwnerField> {
         match self.role {
             FieldRole::Holder(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Returns the kind that the number tells, if leasehold wrote the field.
+    fn told_kind(&self) -> Option<Kind> {
+        match self.role {
+            FieldRole::Holder(id) | FieldRole::MinHold(id) if id.is_ours() => {
+                Some(HoldId::kind_of(id.number))
+            }
             _ => None,
         }
     }
@@ -117,10 +128,10 @@ impl LockState {
             let lease = if left == OVER { Some(Duration::ZERO) } else { lease_left(left) };
             field.lease = (!field.is_writer()).then_some(lease);
         }
-        let (fair_queue, waiters) = (read_owners(next())?, read_owners(next())?);
         let counter = next().into_text().unwrap_or_default();
+        let (fair_queue, waiters) = (read_owners(next())?, read_owners(next())?);
         let remaining = lease_left(remaining.into_int()?);
-        Ok(Some(LockState { remaining, fields, fair_queue, waiters, counter }))
+        Ok(Some(LockState { remaining, fields, counter, fair_queue, waiters }))
     }
 
     /// Returns whether the hash is that of a lock, and not of another program.
@@ -139,8 +150,19 @@ impl LockState {
         fits && counts && has_id
     }
 
-    /// Returns the kind, as far as the data tells it.
+    /// Returns the kind: that of the hold, which its number tells, if leasehold wrote the field.
     pub(super) fn kind(&self) -> Kind {
+        match self.kind_of_keys() {
+            kind @ (Kind::Read | Kind::Write | Kind::Named) => kind,
+            kind => self.fields.iter().find_map(LockField::told_kind).unwrap_or(kind),
+        }
+    }
+
+    /// Returns the kind that the fields, and the keys beside the hash, suggest.
+    ///
+    /// The waiting callers of that kind are those to wake. Redisson's hold of a fair lock or of a
+    /// fenced lock differs from that of a plain lock by the other keys only.
+    pub(super) fn kind_of_keys(&self) -> Kind {
         let is_named = self.fields.iter().any(|it| matches!(it.role, FieldRole::NamedHold(_)));
         match self.mode() {
             Some(Side::Read) => Kind::Read,
@@ -187,6 +209,12 @@ impl LockState {
                 continue;
             }
             let holder = HolderInfo::new(&field.text, field.id()).with_count(unexplained);
+            let holder = match field.told_kind() {
+                // The number is that of the place in the queue, and so of the beginning of a wait.
+                Some(Kind::Fair) => holder.with_since(None),
+                Some(Kind::Queued) => holder.with_since(self.token().and_then(time_of)),
+                _ => holder,
+            };
             holders.push(holder.with_remaining(field.lease.unwrap_or(self.remaining)));
         }
         holders

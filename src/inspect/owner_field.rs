@@ -8,10 +8,10 @@ use std::time::Duration;
 /// The length of a hyphenated UUID.
 const UUID_LENGTH: usize = 36;
 
-/// The smallest hold number that counts as a time, a day in 2001.
+/// The smallest number that counts as a time, a day in 2001.
 const FIRST_TIME: u64 = 1_000_000_000_000_000;
 
-/// The longest time by which a hold number may be in the future and still count as a time.
+/// The longest time by which a number may be in the future and still count as a time.
 const LATEST: Duration = Duration::from_secs(24 * 3600);
 
 /// A field of the form `<client id>:<number>`, with or without a suffix.
@@ -57,10 +57,10 @@ impl OwnerField {
     }
 }
 
-/// Returns the time that a hold number states, or `None` for a number that is no plausible time.
-pub(super) fn time_of(hold: u64) -> Option<WallTime> {
-    let time = Duration::from_micros(hold);
-    let is_plausible = hold >= FIRST_TIME && time <= clock::unix_time() + LATEST;
+/// Returns the time that a hold number or a token states, or `None` if it is no plausible time.
+pub(super) fn time_of(number: u64) -> Option<WallTime> {
+    let time = Duration::from_micros(number);
+    let is_plausible = number >= FIRST_TIME && time <= clock::unix_time() + LATEST;
     is_plausible.then(|| EPOCH + time)
 }
 

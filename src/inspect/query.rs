@@ -42,6 +42,8 @@ pub(crate) struct Inspector<'a> {
 enum Reading {
     /// The holders of a lock with a known name.
     Look,
+    /// Also the token counter.
+    LookWithToken,
     /// Everything, unless the hash is not that of a lock.
     Search,
 }
@@ -63,9 +65,11 @@ impl<'a> Inspector<'a> {
         &self,
         name: &Name,
         side: Side,
+        has_tokens: bool,
         target: Target,
     ) -> Result<Vec<HolderInfo>> {
-        let call = describe_call([name], Reading::Look);
+        let reading = if has_tokens { Reading::LookWithToken } else { Reading::Look };
+        let call = describe_call([name], reading);
         let reply = self.engine.router.call(call, target, self.limit)?;
         let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?;
         let mut holders = state.flatten().map_or_else(Vec::new, |state| state.holders(side));
@@ -128,15 +132,19 @@ impl<'a> Inspector<'a> {
         Ok(self.engine.router.call(call, target, self.limit)?.value)
     }
 
-    /// Returns the kind of a lock, as far as the data tells it, and the connection of the reply.
+    /// Returns the kind that the keys of a lock suggest, and the connection of the reply.
     ///
     /// `None` if the lock is free. One round trip.
-    pub(crate) fn kind(&self, name: &Name, target: Target) -> Result<Option<(Kind, ConnectionId)>> {
+    pub(crate) fn kind_of_keys(
+        &self,
+        name: &Name,
+        target: Target,
+    ) -> Result<Option<(Kind, ConnectionId)>> {
         let call = describe_call([name], Reading::Search);
         let reply = self.engine.router.call(call, target, self.limit)?;
         let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?;
         let lock = state.flatten().filter(LockState::is_lock);
-        Ok(lock.map(|state| (state.kind(), reply.connection)))
+        Ok(lock.map(|state| (state.kind_of_keys(), reply.connection)))
     }
 
     /// Describes the keys that are hashes with an owner field, in the order of the names.
@@ -344,6 +352,7 @@ fn describe_call<'n>(
     let names = names.into_iter();
     let reading: &[u8] = match reading {
         Reading::Look => b"look",
+        Reading::LookWithToken => b"token",
         Reading::Search => b"search",
     };
     let tagged: Vec<_> = names.clone().map(Name::tagged).collect();

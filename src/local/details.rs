@@ -12,14 +12,13 @@ impl Local {
         let is_asked = |entry: &&HoldEntry| entry.hold.id().number() == hold;
         let entry = state.holds.iter().find(is_asked)?;
         let remaining = entry.hold.remaining(now);
-        let (kind, thread) = (entry.hold.rules().kind(), entry.holder.acquirer());
+        let thread = entry.holder.acquirer();
         let permits = entry.hold.owner().permits();
         let registered = self.known_channel(entry.hold.rules().listens_to());
         // In a kind without a queue, all waiting callers are registered on the channel.
         let registered = registered.map_or(0, |channel| channel.waiting_callers());
         let details = LiveDetails {
             hold,
-            kind: Some(kind.to_string()),
             thread_name: thread.name().map(str::to_owned),
             thread: thread.number(),
             guards: permits.map_or(entry.count() as u64, |permits| permits.count().into()),

@@ -1,7 +1,7 @@
 //! [`Client::force_unlock`](crate::Client::force_unlock): frees a lock of an unknown kind.
 //!
-//! A look finds the kind, as far as the data tells it, and the script of that kind frees the lock,
-//! on the same connection:
+//! A look finds the kind whose callers may wait, and the script of that kind frees the lock, on the
+//! same connection:
 //!
 //! | data | script | reason |
 //! | --- | --- | --- |
@@ -37,7 +37,7 @@ fn free(context: &LockContext, limit: &Limit<'_>) -> Result<bool> {
     let LockContext { engine, local } = context;
     let inspector = Inspector::new(engine, limit);
     let mut target = Target::prefer(local.unanswered_release());
-    while let Some((kind, connection)) = inspector.kind(local.name(), target)? {
+    while let Some((kind, connection)) = inspector.kind_of_keys(local.name(), target)? {
         // Listed before the lock is freed: a later holder in this process keeps its hold.
         let held = local.holds();
         let command = rules_for(kind).force_unlock(local.name());

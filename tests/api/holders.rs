@@ -4,7 +4,7 @@ use crate::harness::faults::{NEVER, build, other, patient};
 use crate::harness::holders::{GONE, JAVA, Stage, stage};
 use crate::harness::{ChildProcess, eventually, eventually_some, in_time, join, process, sleeping};
 use leasehold::kind::LockKind;
-use leasehold::{CancelToken, Client, Guard, HolderInfo, Lock, RedLock, WaitingInfo};
+use leasehold::{CancelToken, Client, Guard, HolderInfo, Lock, OwnedGuard, RedLock, WaitingInfo};
 use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -12,6 +12,11 @@ use std::time::{Duration, SystemTime};
 impl Stage {
     fn holders(&self, name: &str) -> Vec<HolderInfo> {
         self.looking.lock(name).holders().expect("an answer")
+    }
+
+    fn info_holders(&self, name: &str) -> Vec<HolderInfo> {
+        let info = self.looking.lock_info(name).expect("an answer").expect("held");
+        info.holders().to_vec()
     }
 }
 
@@ -39,7 +44,11 @@ fn shows_its_holder<K: LockKind>(stage: &Stage, make: impl Fn(&Client) -> Lock<K
     assert!(seen.holder().expect("an answer").is_none(), "free");
     let begin = SystemTime::now();
     let guard = lock.lock().expect("free");
-    let holder = seen.holder().expect("an answer").expect("held");
+    // The time of a holder of a fair lock is known when its process answers.
+    let holder = eventually_some("the time is known", || {
+        let holder = seen.holder().expect("an answer").expect("held");
+        holder.since().is_some().then_some(holder)
+    });
     assert_ours(&holder, &stage.holding, begin, SystemTime::now());
     let fields: HashMap<String, String> = stage.server.ask(&["HGETALL", lock.name()]);
     assert!(fields.contains_key(holder.owner()), "{fields:?}");
@@ -310,6 +319,57 @@ fn a_record_of_another_version_or_garbage_is_unknown() {
     stage.server.ask::<()>(&["DEL", &key]);
     stage.server.ask::<()>(&["SET", &key, "a text"]);
     assert_eq!((look().host(), look().pid()), (None, None), "a key of another type");
+}
+
+/// The process of the holder does not answer, so the time is that of the data in Redis.
+#[test]
+fn a_silent_holder_that_has_waited_shows_no_time_before_its_grant() {
+    let stage = stage();
+    let silent = build(patient(stage.server.url()).announce(false));
+    shows_the_grant_after_a_wait(&stage, &silent, "queue", Client::queue_lock);
+    shows_the_grant_after_a_wait(&stage, &silent, "fenced", Client::fenced_lock);
+    shows_the_grant_after_a_wait(&stage, &silent, "plain", Client::lock);
+    let (guard, _) = granted_after_a_wait(&stage, &silent, |client| client.fair_lock("fair"));
+    let looks = [stage.looking.fair_lock("fair").holders(), Ok(stage.info_holders("fair"))];
+    for holders in looks {
+        assert_eq!(holders.expect("an answer")[0].since(), None, "only the wait is known");
+    }
+    drop(guard);
+    let guard = silent.queue_lock("lost").lock_owned().expect("free");
+    stage.server.ask::<()>(&["DEL", "redisson_lock_token:{lost}"]);
+    assert_eq!(stage.info_holders("lost")[0].since(), None, "the token is lost");
+    drop(guard);
+}
+
+fn shows_the_grant_after_a_wait<K: LockKind>(
+    stage: &Stage,
+    silent: &Client,
+    name: &str,
+    make: impl Fn(&Client, String) -> Lock<K>,
+) {
+    let lock = |client: &Client| make(client, name.into());
+    let (guard, before) = granted_after_a_wait(stage, silent, lock);
+    let holders = make(&stage.looking, name.into()).holders();
+    for holders in [holders.expect("an answer"), stage.info_holders(name)] {
+        assert_ours(&holders[0], silent, before, SystemTime::now());
+        assert_eq!(holders[0].thread_number(), None, "nobody has answered");
+    }
+    drop(guard);
+}
+
+/// Returns a guard whose call has waited, and a time between its call and its grant.
+fn granted_after_a_wait<K: LockKind>(
+    stage: &Stage,
+    client: &Client,
+    make: impl Fn(&Client) -> Lock<K>,
+) -> (OwnedGuard<K>, SystemTime) {
+    let (lock, first) = (make(client), make(&stage.holding).lock_owned().expect("free"));
+    let waiter = sleeping("waits", move || lock.lock_owned());
+    eventually("it waits", || client.stats().waiting_now() == 1);
+    thread::sleep(Duration::from_millis(20));
+    let before = SystemTime::now();
+    drop(first);
+    (join(waiter).expect("granted"), before)
 }
 
 // ---------------------------------------------------------------------------------

@@ -164,7 +164,6 @@ fn locks_with_a_queue_are_found_with_it() {
     let _queued = silent.queue_lock("queued").lock().expect("free");
     let stop = CancelToken::new();
     let (fair, queued) = (stage.looking.fair_lock("fair"), stage.looking.queue_lock("queued"));
-    assert_eq!(stage.find("queued")["queued"].kind(), "fenced lock", "nobody waits");
     let waiting = (fair.clone().with_cancel(&stop), queued.clone().with_cancel(&stop));
     let waiters = [
         thread::spawn(move || waiting.0.lock_owned().map(drop)),
@@ -211,9 +210,38 @@ fn locks_of_other_programs_and_minimum_holds_are_found() {
     }
 }
 
-/// The data of these locks, without waiting callers, are those of a plain lock or a fenced lock.
+/// The other data of these locks, without waiting callers, are those of a plain lock or of a fenced
+/// lock. The counter is that of a former fenced lock.
 #[test]
-fn a_running_process_tells_the_kind_of_its_locks() {
+fn a_hold_tells_its_kind_without_its_process() {
+    let stage = stage();
+    let silent = build(patient(stage.server.url()).announce(false));
+    drop(silent.fenced_lock("plain").lock().expect("free"));
+    let _spin = silent.spin_lock("spin").lock().expect("free");
+    let _fair = silent.fair_lock("fair").lock().expect("free");
+    let _queued = silent.queue_lock("queued").lock().expect("free");
+    let _fenced = silent.fenced_lock("fenced").lock().expect("free");
+    let _plain = silent.lock("plain").lock().expect("free");
+    let term = silent.election("term").campaign().expect("nobody leads");
+    let kept = silent.fair_lock("kept").with_min_hold(NEVER / 2);
+    kept.lock().expect("free").unlock().expect("held");
+    let found = stage.find("*");
+    let expected = [
+        ("fair", "fair lock"),
+        ("fenced", "fenced lock"),
+        ("kept", "fair lock"),
+        ("plain", "lock"),
+        ("queued", "queue lock"),
+        ("spin", "spin lock"),
+        ("term", "queue lock"),
+    ];
+    assert_eq!(kinds(&found), expected);
+    assert!(found.values().flat_map(LockInfo::holders).all(|it| it.thread_number().is_none()));
+    term.resign().expect("the term is valid");
+}
+
+#[test]
+fn a_running_process_answers_about_locks_of_every_kind() {
     let stage = stage();
     let client = &stage.holding;
     let _spin = client.spin_lock("spin").lock().expect("free");

@@ -74,7 +74,7 @@ fn a_lock_is_serialized_with_a_field_for_each_method() {
     let waiting = lock.waiting();
     let all = json!({
         "name": "a",
-        "kind": "fair lock",
+        "kind": "lock",
         "holders": lock.holders().iter().map(expected).collect::<Vec<_>>(),
         "remaining": lock.remaining().map(|left| left.as_secs_f64()),
         "waiting": {

@@ -10,7 +10,7 @@ use leasehold::{CancelToken, Client, Election, Leader, Leadership};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A time in which a message that must not come would come.
 const MOMENT: Duration = Duration::from_millis(300);
@@ -49,6 +49,22 @@ fn a_leader_is_announced_with_value_token_and_client() {
 }
 
 /// No client polls: only the message of the resignation can end the wait.
+#[test]
+fn a_leader_that_has_waited_shows_the_time_of_its_grant() {
+    let (_server, one, two) = two_patient_clients();
+    let term = campaign(&candidate(&one, "x"));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| campaign(&candidate(&two, "y")));
+        await_candidates(&two, 1);
+        thread::sleep(MOMENT);
+        let before = SystemTime::now() - Duration::from_millis(1);
+        drop(term);
+        let _term = in_time("it leads", waits);
+        let since = leader(&one).and_then(|leader| leader.holder().since()).expect("a time");
+        assert!(before <= since && since <= SystemTime::now(), "{since:?} after {before:?}");
+    });
+}
+
 #[test]
 fn a_resignation_makes_the_next_candidate_the_leader() {
     let (server, one, two) = two_patient_clients();

@@ -961,8 +961,10 @@ struct Description {
     ttl: i64,
     fields: Vec<String>,
     leases: Vec<i64>,
-    /// The two queues and the token counter; only of a search.
-    more: Option<([Vec<String>; 2], String)>,
+    /// The token counter, except for a look.
+    counter: Option<String>,
+    /// The two queues; only of a search.
+    queues: Option<[Vec<String>; 2]>,
 }
 
 /// Calls `lock_info`; `None` stands for an empty list.
@@ -976,12 +978,12 @@ fn describe(bare: &mut Bare, verb: &str, keys: &[&str]) -> Vec<Option<Descriptio
         let ttl = redis::from_redis_value(parts.next()?).expect("a number");
         let fields = redis::from_redis_value(parts.next().expect("fields")).expect("texts");
         let leases = redis::from_redis_value(parts.next().expect("leases")).expect("numbers");
-        let more = parts.next().map(|queue| {
-            let mut part = || parts.next().expect("a queue, and a counter");
-            let queues = [queue, part()].map(|it| redis::from_redis_value(it).expect("texts"));
-            (queues, redis::from_redis_value(part()).expect("a text"))
+        let counter = parts.next().map(|it| redis::from_redis_value(it).expect("a text"));
+        let queues = parts.next().map(|queue| {
+            let queues = [queue, parts.next().expect("two queues")];
+            queues.map(|it| redis::from_redis_value(it).expect("texts"))
         });
-        Some(Description { ttl, fields, leases, more })
+        Some(Description { ttl, fields, leases, counter, queues })
     };
     parts.into_iter().map(describe).collect()
 }
@@ -991,33 +993,40 @@ fn lock_info_replies_as_documented() {
     let list = "one list per lock, empty for a key that is no hash or is left out: 1 the reply of \
                 PTTL, 2 the fields and values, 3 for a read-write lock one number per field: the \
                 ms left of the reader, -2 without a time-out key, -1 if that key has no expiry or \
-                cannot be read, 4 to 6 for a search: the queue of a fair lock, the queue of a \
-                queue lock, and the text of the token counter, empty if there is none";
+                cannot be read, 4 except for `look`: the text of the token counter, empty if there \
+                is none, 5 and 6 for a search: the queue of a fair lock, and the queue of a queue \
+                lock";
     documents("lock_info", &[list]);
     let mut bare = Bare::start();
     let texts = |texts: &[&str]| Vec::from_iter(texts.iter().map(|it| (*it).to_owned()));
 
     // No key, and a key of another type.
     bare.ask::<()>(&["SET", "string", "value"]);
-    for verb in ["look", "search"] {
+    for verb in ["look", "token", "search"] {
         assert_eq!(describe(&mut bare, verb, &["free", "string"]), [None, None]);
     }
 
-    // Without an expiry; the queues and the counter only for a search.
+    // Without an expiry; the counter except for a look, the queues only for a search.
     bare.ask::<()>(&["HSET", LOCK, MINE, "1"]);
     bare.ask::<()>(&["RPUSH", QUEUE[1], OTHER]);
     bare.ask::<()>(&["ZADD", WAITERS, "2", MINE, "1", OTHER]);
     bare.ask::<()>(&["SET", COUNTER, "7"]);
-    let held = |more| Description { ttl: -1, fields: texts(&[MINE, "1"]), leases: vec![], more };
-    assert_eq!(describe(&mut bare, "look", &[LOCK]), [Some(held(None))]);
-    let all = Some(([texts(&[OTHER]), texts(&[OTHER, MINE])], "7".to_owned()));
-    assert_eq!(describe(&mut bare, "search", &["free", LOCK]), [None, Some(held(all))]);
+    let held = |counter: Option<&str>, queues| {
+        let (fields, counter) = (texts(&[MINE, "1"]), counter.map(str::to_owned));
+        Some(Description { ttl: -1, fields, leases: vec![], counter, queues })
+    };
+    assert_eq!(describe(&mut bare, "look", &[LOCK]), [held(None, None)]);
+    assert_eq!(describe(&mut bare, "token", &[LOCK]), [held(Some("7"), None)]);
+    let all = Some([texts(&[OTHER]), texts(&[OTHER, MINE])]);
+    assert_eq!(describe(&mut bare, "search", &["free", LOCK]), [None, held(Some("7"), all)]);
     bare.ask::<()>(&["DEL", QUEUE[1], WAITERS, COUNTER]);
-    let nothing = Some(([vec![], vec![]], String::new()));
-    assert_eq!(describe(&mut bare, "search", &[LOCK]), [Some(held(nothing.clone()))]);
+    let nothing = held(Some(""), Some([vec![], vec![]]));
+    assert_eq!(describe(&mut bare, "search", &[LOCK]), [nothing]);
+    assert_eq!(describe(&mut bare, "token", &[LOCK]), [held(Some(""), None)]);
     bare.ask::<()>(&["MSET", QUEUE[1], "no queue", WAITERS, "no queue"]);
     bare.ask::<()>(&["RPUSH", COUNTER, "no counter"]);
-    assert_eq!(describe(&mut bare, "search", &[LOCK]), [Some(held(nothing))]);
+    let nothing = held(Some(""), Some([vec![], vec![]]));
+    assert_eq!(describe(&mut bare, "search", &[LOCK]), [nothing]);
 
     // A search leaves out a hash without an owner field.
     bare.ask::<()>(&["HSET", "rw", "mode", "read", "reader:1", "1"]);

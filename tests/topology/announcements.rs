@@ -32,7 +32,7 @@ fn check_cluster(cluster: &Cluster, builder: Builder) {
     for (at, node) in cluster.nodes().iter().enumerate() {
         let publisher = &cluster.nodes()[(at + 1) % 3];
         let answer = ask_details(node, publisher, client.id(), &[(&name, &hold)]);
-        assert_eq!((answer.len(), &answer[2]), (2 + 16, &hold));
+        assert_eq!((answer.len(), &answer[2]), (2 + 14, &hold));
     }
 
     // The listener for questions disturbs no wait.
@@ -82,5 +82,5 @@ fn a_fail_over_that_loses_the_record_brings_it_back() {
     let wake = wake_channel(client.id());
     eventually("the client listens at the new master", || new.numsub(&wake) == 1);
     let hold = number(new, "a");
-    assert_eq!(ask_details(new, new, client.id(), &[("a", &hold)]).len(), 2 + 16);
+    assert_eq!(ask_details(new, new, client.id(), &[("a", &hold)]).len(), 2 + 14);
 }

@@ -93,7 +93,7 @@ fn a_running_process_tells_details_of_its_holds() {
     let counts = [(ended.1, 1), (number, 1), (other.1, 1)];
     assert_eq!(answers.acquired, counts.map(|(it, count)| ((holding.id, it), count)).into());
     let first = &answers.details[&(holding.id, number)];
-    assert_eq!((first.hold, first.kind.as_deref()), (number, Some("lock")));
+    assert_eq!((first.hold, first.guards), (number, 1));
     assert_eq!(first.thread_name.as_deref(), std::thread::current().name());
     assert_eq!((first.guards, first.waiters), (1, 0));
     assert!(first.remaining > Duration::ZERO && first.remaining <= Duration::from_secs(30));

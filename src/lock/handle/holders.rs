@@ -53,7 +53,10 @@ impl<K: LockKind> Lock<K> {
             Kind::Write => Side::Write,
             _ => Side::Both,
         };
-        self.shared.inspect(|inspector, name, target| inspector.holders(name, side, target))
+        // The time of the grant is in the token.
+        let has_tokens = self.shared.kind() == Kind::Queued;
+        self.shared
+            .inspect(|inspector, name, target| inspector.holders(name, side, has_tokens, target))
     }
 
     /// Returns the callers that wait for the lock, in any process and language.
