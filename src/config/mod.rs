@@ -346,9 +346,10 @@ impl Builder {
 
     /// Sets the reaction to server settings that endanger locks.
     ///
-    /// Default: Report. An audit takes one round trip, once per server. [`build`](Builder::build)
-    /// audits a single server or the master. The watchdog audits later masters and the nodes of a
-    /// cluster, after it has connected to them. An audit has a finding for a server that
+    /// Default: Report. An audit takes one round trip, once per server, and again for a server that
+    /// comes back after another topology change. [`build`](Builder::build) audits a single server
+    /// or the master. The watchdog audits later masters and the nodes of a cluster, after it has
+    /// connected to them. An audit has a finding for a server that
     /// - evicts keys;
     /// - keeps no data on disk;
     /// - grants locks while it is cut off from its replicas;

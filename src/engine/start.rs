@@ -58,7 +58,7 @@ impl Engine {
         let channels = Arc::new(Channels::default());
         let listeners = Arc::new(startup.listeners(&deployment, &channels));
         let announcer = startup.announcer(&listeners);
-        let watchdog = startup.watchdog(&router, &channels, auditor, announcer);
+        let watchdog = startup.watchdog(&router, &channels, &listeners, auditor, announcer);
         let server_observer: Weak<dyn ServerObserver> = Arc::downgrade(&watchdog) as _;
         router.set_server_observer(Weak::clone(&server_observer));
         let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
@@ -160,6 +160,7 @@ impl Startup {
         &self,
         router: &Arc<Router>,
         channels: &Arc<Channels>,
+        listeners: &Arc<Listeners>,
         auditor: Arc<Auditor>,
         announcer: Option<Arc<Announcer>>,
     ) -> Arc<Watchdog> {
@@ -172,7 +173,8 @@ impl Startup {
             events: self.sink.clone(),
         };
         let (router, channels) = (Arc::clone(router), Arc::clone(channels));
-        Arc::new(Watchdog::new(settings, router, channels, auditor, announcer))
+        let listeners = Arc::clone(listeners);
+        Arc::new(Watchdog::new(settings, router, channels, listeners, auditor, announcer))
     }
 
     fn into_engine_settings(self) -> EngineSettings {

@@ -1,7 +1,7 @@
 //! All listeners of one client: one, or one for each cluster node with sharded pub/sub.
 //!
 //! With sharded pub/sub, a node gets a listener when a caller waits on a channel that the node
-//! serves.
+//! serves. The listener ends after a topology change that leaves the node without slots.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -128,6 +128,13 @@ impl Listeners {
         is_unsubscribed.then(request).flatten()
     }
 
+    /// Stops the listeners of nodes that serve no slots. Does not block.
+    pub(crate) fn leave_old_nodes(&self) {
+        if let Some(nodes) = self.node_listeners() {
+            nodes.leave_old_nodes();
+        }
+    }
+
     /// Makes all threads end, and returns them for joining. Does not block.
     ///
     /// See [`Listener::stop`] for the time it takes.
@@ -145,28 +152,29 @@ impl NodeListeners {
     }
 
     /// Returns the listener of a node, and creates it at first use. `None` for an unknown node.
-    ///
-    /// A creation also stops the listeners of nodes that serve no slots.
     fn listener(&self, node: u32) -> Option<Arc<Listener>> {
         let NodeListeners { cluster, settings, .. } = self;
         let mut listeners = self.listeners.lock();
         if let Some(listener) = listeners.get(&node) {
             return Some(Arc::clone(listener));
         }
-        let route = Route::To(Arc::new(cluster.address(node)?));
+        let route = Route::To(cluster.address(node)?);
         let shard = Some(Shard { node, cluster: Arc::clone(cluster) });
         let name = format!("{}.{node}", settings.name);
         let settings = ListenerSettings { route, shard, name, ..settings.clone() };
         let listener = Arc::new(Listener::new(settings, Arc::clone(&self.channels)));
         listeners.insert(node, Arc::clone(&listener));
-        let owners = cluster.owners();
-        listeners.retain(|node, listener| {
+        Some(listener)
+    }
+
+    fn leave_old_nodes(&self) {
+        let owners = self.cluster.owners();
+        self.listeners.lock().retain(|node, listener| {
             let stays = owners.contains(node);
             if !stays {
                 drop(listener.stop());
             }
             stays
         });
-        Some(listener)
     }
 }

@@ -258,10 +258,8 @@ impl<'a> Subscriber<'a> {
     fn on_refusal(&mut self, refusal: &Refusal) -> Result<()> {
         match (&self.settings.shard, refusal.redirect(), self.requested.pop_front()) {
             (Some(Shard { node, cluster }), Some(redirect), channel) => {
-                if let Redirect::Moved(slot, address) = redirect
-                    && let Some(owner) = cluster.node_at(&address, *node)
-                {
-                    cluster.set_owner(slot, owner);
+                if let Redirect::Moved(slot, address) = redirect {
+                    cluster.slot_moved(slot, &address, *node);
                 }
                 cluster.request_refresh();
                 // Without an open request, the node has refused the end of a subscription.

@@ -1,14 +1,17 @@
 //! The pools of the nodes of a cluster.
 //!
-//! A pool is made at the first use of its node. The pool is dropped when the node serves no slot,
-//! no thread uses the pool, and all its background requests have an outcome.
+//! A pool is made at the first use of its node. The pool is dropped when the node serves no slot
+//! since a topology change, no thread uses the pool, and all its background requests have an
+//! outcome. Then the [`Cluster`] forgets the node. A connection id that outlives its node stands
+//! for the connection with the same number at any node: the owner of a key is never forgotten, and
+//! a command without a key may go anywhere.
 //!
 //! A redirected command takes the connection with the same number at the other node. So commands
 //! that were in order at one node stay in order at the other. A caller resends its own command
 //! ([`Resend`](super::resend::Resend)). The thread that reads the redirection of a background
 //! request moves it, or the reaper does when the request is due again ([`Rerouter`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -31,6 +34,8 @@ pub(super) struct ClusterNodes {
     /// Whether messages are published to shards; not set before the discovery of the cluster.
     sharded: Arc<OnceLock<bool>>,
     pools: Mutex<BTreeMap<u32, Arc<Pool>>>,
+    /// The nodes whose pools are to be dropped as soon as nothing needs them.
+    former: Mutex<BTreeSet<u32>>,
     server_observer: OnceLock<Weak<dyn ServerObserver>>,
     this: Weak<ClusterNodes>,
 }
@@ -52,23 +57,29 @@ impl ClusterNodes {
             settings,
             sharded,
             pools: Mutex::default(),
+            former: Mutex::default(),
             server_observer: OnceLock::new(),
             this: Weak::clone(this),
         })
     }
 
     /// Returns the pool of a node and makes it if it does not exist.
+    ///
+    /// For a node that the cluster has forgotten: the pool of any other node.
     pub(super) fn pool_of(&self, node: u32) -> Arc<Pool> {
         let mut pools = self.pools.lock();
-        let pool = pools.entry(node).or_insert_with(|| self.make_pool(node));
+        if let Some(pool) = pools.get(&node) {
+            return Arc::clone(pool);
+        }
+        // Configured nodes are never forgotten, so the fallback is never used.
+        let fallback = || (node, self.settings.server.route.clone());
+        let known = self.cluster.node_or_any(node);
+        let (node, route) = known.map_or_else(fallback, |(node, at)| (node, Route::To(at)));
+        let pool = pools.entry(node).or_insert_with(|| self.make_pool(node, route));
         Arc::clone(pool)
     }
 
-    fn make_pool(&self, node: u32) -> Arc<Pool> {
-        // Every number belongs to an address, so the fallbacks are never used.
-        let address = self.cluster.address(node).or_else(|| self.cluster.address(0));
-        let fallback = || self.settings.server.route.clone();
-        let route = address.map_or_else(fallback, |address| Route::To(Arc::new(address)));
+    fn make_pool(&self, node: u32, route: Route) -> Arc<Pool> {
         let server = PoolServer { node, is_cluster_node: true, route };
         let pool = Arc::new(Pool::new(PoolSettings { server, ..self.settings.clone() }));
         if let Some(receiver) = self.server_observer.get() {
@@ -97,8 +108,7 @@ impl ClusterNodes {
     pub(super) fn follow(&self, redirect: &Redirect, from: u32) -> Option<u32> {
         match redirect {
             Redirect::Moved(slot, address) => {
-                let node = self.cluster.node_at(address, from)?;
-                self.cluster.set_owner(*slot, node);
+                let node = self.cluster.slot_moved(*slot, address, from)?;
                 self.cluster.request_refresh();
                 Some(node)
             }
@@ -120,7 +130,9 @@ impl Nodes for ClusterNodes {
         let owner = key.and_then(|key| self.cluster.owner_of(key));
         let node = owner.or(target.connection().map(|connection| connection.node));
         let node = node.or_else(|| self.any_node()).unwrap_or_default();
-        (self.pool(node), target.on(node))
+        let pool = self.pool_of(node);
+        let target = target.on(pool.first_connection().node);
+        (PoolRef::Owned(pool), target)
     }
 
     fn pools(&self) -> Vec<Arc<Pool>> {
@@ -140,18 +152,31 @@ impl Nodes for ClusterNodes {
     }
 
     fn leave_old_servers(&self) {
+        let all = self.pools.lock().keys().copied().collect();
+        *self.former.lock() = all;
+        self.drop_former_pools();
+    }
+
+    fn drop_former_pools(&self) {
+        let mut former = self.former.lock();
+        if former.is_empty() {
+            return;
+        }
         let owners = self.cluster.owners();
+        former.retain(|node| !owners.contains(node));
         let mut dropped = Vec::new();
         self.pools.lock().retain(|node, pool| {
             // A thread that has a reference may be about to submit a background request.
-            let is_used = Arc::strong_count(pool) > 1;
-            let stays = owners.contains(node) || is_used || !pool.is_settled();
+            let is_used = || Arc::strong_count(pool) > 1 || !pool.is_settled();
+            let stays = !former.contains(node) || is_used();
             if !stays {
+                former.remove(node);
                 dropped.push(Arc::clone(pool));
             }
             stays
         });
-        // The pools are dropped here, without the mutex.
+        // The pools are dropped at the end, without the mutexes.
+        drop(former);
         drop(dropped);
     }
 
@@ -198,7 +223,9 @@ impl Rerouter for ClusterNodes {
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
+    use crate::command::name::SLOTS;
     use crate::connection::{Address, Timeouts};
+    use crate::error::NodeAddress;
     use crate::events::EventSink;
     use crate::pool::PoolTimeouts;
     use crate::pool::context::ConnectionObserver;
@@ -231,6 +258,31 @@ mod tests {
             events: EventSink::default(),
         };
         ClusterNodes::new(cluster, settings, Arc::default())
+    }
+
+    /// Has the node at this port serve every key.
+    fn move_all(nodes: &ClusterNodes, port: u16) -> u32 {
+        let place = NodeAddress { host: None, port };
+        let moved = |slot| nodes.cluster.slot_moved(slot, &place, 0);
+        (0..SLOTS).filter_map(moved).next_back().expect("the first node is known")
+    }
+
+    #[test]
+    fn the_pool_of_a_former_node_is_dropped_when_nothing_uses_it() {
+        let nodes = nodes();
+        let first = move_all(&nodes, 2);
+        let (unused, used) = (nodes.pool_of(0), nodes.pool_of(first));
+        drop(unused);
+        let second = move_all(&nodes, 3);
+        nodes.leave_old_servers();
+        assert_eq!(nodes.pools.lock().keys().copied().collect::<Vec<_>>(), [first]);
+        nodes.drop_former_pools();
+        assert_eq!(nodes.pools.lock().len(), 1, "it is in use");
+        drop(used);
+        nodes.drop_former_pools();
+        assert_eq!(nodes.pools.lock().len(), 0);
+        assert!(nodes.former.lock().is_empty());
+        assert_eq!(nodes.pool_of(second).first_connection().node, second);
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub(super) trait Nodes: fmt::Debug + Send + Sync {
     /// Gives up connections and pools of servers that were replaced.
     fn leave_old_servers(&self);
 
+    /// Drops the pools of servers that were replaced, if they were still in use at that time.
+    fn drop_former_pools(&self);
+
     /// Sets the receiver of reconnections.
     fn set_server_observer(&self, receiver: Weak<dyn ServerObserver>);
 
@@ -110,6 +113,8 @@ impl Nodes for SingleNode {
     fn leave_old_servers(&self) {
         self.0.leave_old_servers();
     }
+
+    fn drop_former_pools(&self) {}
 
     fn set_server_observer(&self, receiver: Weak<dyn ServerObserver>) {
         self.0.set_server_observer(receiver);

@@ -6,6 +6,7 @@
 //! A command follows another one on the same connection only while the same node serves their slot.
 //! If the slot has moved, the former node does not run a command that reaches it late.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -106,6 +107,16 @@ impl Router {
     /// Gives up connections to servers that were replaced.
     pub(crate) fn leave_old_servers(&self) {
         self.nodes.leave_old_servers();
+    }
+
+    /// Drops the connections to servers that were replaced, if they were still in use at that time.
+    pub(crate) fn drop_former_pools(&self) {
+        self.nodes.drop_former_pools();
+    }
+
+    /// Returns the addresses of the servers that the client has used and has not left.
+    pub(crate) fn used_servers(&self) -> BTreeSet<Arc<str>> {
+        self.nodes.pools().iter().filter_map(|pool| pool.server()).collect()
     }
 
     /// Returns an error in a forked child.

@@ -1,6 +1,7 @@
 //! The audit: findings about a server's configuration that endanger locks.
 //!
 //! A client audits each server once, after its first connection to the server, in one round trip.
+//! A server that leaves the deployment and comes back is audited again.
 //! [`Client::audit`](crate::Client::audit) audits all servers at any time. In such an audit, a
 //! command that the server refuses is a finding; in the first audit of a client it is none.
 
@@ -123,9 +124,14 @@ impl Auditor {
         self.audit_policy != AuditPolicy::Ignore
     }
 
-    /// Returns whether a server has to be audited: `true` once per server.
+    /// Returns whether a server has to be audited: `true` once per server in use.
     fn is_first(&self, server: &Arc<str>) -> bool {
         self.is_on() && self.audited.lock().insert(Arc::clone(server))
+    }
+
+    /// Forgets the servers that are not among these. One that comes back is audited again.
+    pub(crate) fn retain(&self, servers: &BTreeSet<Arc<str>>) {
+        self.audited.lock().retain(|server| servers.contains(server));
     }
 
     /// Audits a server once. `ask` sends the commands and returns the replies, in one round trip.

@@ -1,17 +1,21 @@
 //! The slot map of a Redis Cluster.
 //!
-//! - A node has a number, given when the client first learns of the node.
+//! - A node has a number, given when the client learns of the node. Numbers are not used again.
 //! - The map is read (`CLUSTER SLOTS`) from a node that reports a healthy cluster, and is corrected
 //!   by every `MOVED`.
 //! - The map is read again after [`REFRESH`], and soon after a node could not be reached or has
 //!   redirected a command.
 //! - The generation grows when a reading finds that slots have another owner than at the last
 //!   reading. This corresponds to a fail-over with Sentinel.
+//! - A reading tries the nodes that serve slots, then the configured nodes, and no others: the
+//!   addresses of former nodes may take a connect time-out each.
+//! - Each reading forgets the nodes that serve no slot, are not configured, and whose address is
+//!   not in use by a pool or a listener.
 //!
 //! A [`ClusterWatch`] reads the map over one connection, which stays open. After an error it
 //! connects to the next node. Errors, and readings without changes, make the pauses grow.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -42,9 +46,9 @@ const TRIALS: u32 = 1 << 20;
 
 /// The nodes and the slot map of one cluster.
 pub(crate) struct Cluster {
-    /// The addresses of the nodes. The index is the node's number; configured nodes come first.
-    nodes: Mutex<Vec<Address>>,
-    /// The number of the node that serves each slot.
+    nodes: Mutex<KnownNodes>,
+    /// The number of the node that serves each slot. Written under the mutex `nodes`, read without
+    /// it.
     owners: Box<[AtomicU32]>,
     /// The name of the connections that read the map.
     name: String,
@@ -58,6 +62,48 @@ pub(crate) struct Cluster {
     last_reached: Mutex<Option<Arc<str>>>,
 }
 
+/// The addresses of the nodes that the client knows.
+#[derive(Debug)]
+struct KnownNodes {
+    by_number: BTreeMap<u32, Arc<Address>>,
+    /// The number of configured nodes, which have the first numbers.
+    configured: u32,
+    /// The number of the next new node.
+    next: u32,
+}
+
+impl KnownNodes {
+    fn new(configured: Vec<Address>) -> KnownNodes {
+        let by_number: BTreeMap<_, _> = (0..).zip(configured.into_iter().map(Arc::new)).collect();
+        let next = by_number.keys().next_back().map_or(0, |last| last + 1);
+        KnownNodes { by_number, configured: next, next }
+    }
+
+    /// Returns the number of the node at an address. A new node gets the next number.
+    fn number(&mut self, address: Address) -> u32 {
+        let known = self.by_number.iter().find(|(_, node)| node.shown() == address.shown());
+        if let Some((number, _)) = known {
+            return *number;
+        }
+        let number = self.next;
+        self.by_number.insert(number, Arc::new(address));
+        self.next += 1;
+        number
+    }
+
+    fn is_configured(&self, node: u32) -> bool {
+        node < self.configured
+    }
+
+    /// Forgets the nodes that are neither owners nor configured, and whose address nothing uses.
+    fn forget_former(&mut self, owners: &BTreeSet<u32>) {
+        let configured = self.configured;
+        self.by_number.retain(|node, address| {
+            *node < configured || owners.contains(node) || Arc::strong_count(address) > 1
+        });
+    }
+}
+
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cluster").field("nodes", &*self.nodes.lock()).finish_non_exhaustive()
@@ -68,7 +114,7 @@ impl Cluster {
     /// Creates the cluster of some configured nodes. Connects to none.
     pub(crate) fn new(seeds: Vec<Address>, name: String, timeouts: Timeouts) -> Cluster {
         Cluster {
-            nodes: Mutex::new(seeds),
+            nodes: Mutex::new(KnownNodes::new(seeds)),
             owners: (0..SLOTS).map(|_| AtomicU32::new(NO_NODE)).collect(),
             name,
             timeouts,
@@ -90,9 +136,18 @@ impl Cluster {
         self.owner(slot(key))
     }
 
-    /// Returns the address of a node.
-    pub(crate) fn address(&self, node: u32) -> Option<Address> {
-        self.nodes.lock().get(usize::try_from(node).ok()?).cloned()
+    /// Returns the address of a node. The node is not forgotten while the address is in use.
+    pub(crate) fn address(&self, node: u32) -> Option<Arc<Address>> {
+        self.nodes.lock().by_number.get(&node).cloned()
+    }
+
+    /// Returns a node and its address: that with this number, or any if that node is forgotten.
+    pub(crate) fn node_or_any(&self, node: u32) -> Option<(u32, Arc<Address>)> {
+        let nodes = self.nodes.lock();
+        let owner = || self.owners().into_iter().find(|node| nodes.by_number.contains_key(node));
+        let known = nodes.by_number.contains_key(&node).then_some(node);
+        let node = known.or_else(owner).unwrap_or(0);
+        Some((node, nodes.by_number.get(&node).cloned()?))
     }
 
     /// Returns the numbers of all nodes that serve slots.
@@ -109,22 +164,23 @@ impl Cluster {
     /// Returns the number of the node at `place`, an address that node `named_by` has sent.
     pub(crate) fn node_at(&self, place: &NodeAddress, named_by: u32) -> Option<u32> {
         let named_by = self.address(named_by)?;
-        Some(self.number(named_by.beside(place.host.as_deref(), place.port)))
+        Some(self.nodes.lock().number(named_by.beside(place.host.as_deref(), place.port)))
     }
 
-    /// Returns the number of the node at an address. A new node gets the next number.
-    fn number(&self, address: Address) -> u32 {
+    /// Records that node `named_by` has named the node at `place` as the owner of a slot.
+    ///
+    /// Returns the number of the owner.
+    pub(crate) fn slot_moved(&self, slot: u16, place: &NodeAddress, named_by: u32) -> Option<u32> {
+        let named_by = self.address(named_by)?;
         let mut nodes = self.nodes.lock();
-        let known = nodes.iter().position(|node| node.shown() == address.shown());
-        let number = known.unwrap_or_else(|| {
-            nodes.push(address);
-            nodes.len() - 1
-        });
-        u32::try_from(number).unwrap_or(NO_NODE)
+        let node = nodes.number(named_by.beside(place.host.as_deref(), place.port));
+        self.set_owner(slot, node);
+        Some(node)
     }
 
-    /// Records the node that serves a slot.
-    pub(crate) fn set_owner(&self, slot: u16, node: u32) {
+    /// Stores the node that serves a slot. The caller has locked `nodes`, so that the node stays
+    /// known.
+    fn set_owner(&self, slot: u16, node: u32) {
         if let Some(owner) = self.owners.get(usize::from(slot))
             && owner.swap(node, Ordering::Relaxed) != node
         {
@@ -156,14 +212,17 @@ impl Cluster {
 
     /// Calls `open` with one node after the other until it succeeds.
     ///
-    /// The node that replied last comes first, then nodes that serve slots. Returns the error of
-    /// the last node if all fail.
+    /// Nodes that serve slots come first, then the other configured nodes. Of both, the node that
+    /// replied last comes first. Returns the error of the last node if all fail.
     pub(crate) fn with_any_node<T>(
         &self,
         mut open: impl FnMut(&Address) -> Result<T>,
     ) -> Result<T> {
+        let reached = self.last_reached.lock().clone();
         let mut last = None;
-        for address in self.addresses() {
+        for address in self.candidates(|nodes| {
+            nodes.sort_by_key(|address| reached.as_ref() != Some(address.shown()));
+        }) {
             match open(&address) {
                 Ok(opened) => {
                     *self.last_reached.lock() = Some(Arc::clone(address.shown()));
@@ -175,22 +234,25 @@ impl Cluster {
         Err(last.unwrap_or_else(no_node))
     }
 
-    /// Returns all known nodes. The node that replied last comes first.
-    fn addresses(&self) -> Vec<Address> {
-        let mut all = self.known();
-        let reached = self.last_reached.lock().clone();
-        all.sort_by_key(|address| reached.as_ref() != Some(address.shown()));
-        all
-    }
-
-    /// Returns all known nodes. Nodes that serve slots come first.
-    fn known(&self) -> Vec<Address> {
-        let (owners, nodes) = (self.owners(), self.nodes.lock());
-        let serves = |number: usize| u32::try_from(number).is_ok_and(|node| owners.contains(&node));
-        let (first, rest): (Vec<_>, Vec<_>) =
-            nodes.iter().enumerate().partition(|(number, _)| serves(*number));
-        // A configured node may be known to the cluster by another name, and then comes last.
-        first.into_iter().chain(rest).map(|(_, address)| address.clone()).collect()
+    /// Returns the nodes that may know the map, in the order in which to ask them.
+    ///
+    /// These are the nodes that serve slots, then the other configured nodes. A configured node may
+    /// be known to the cluster by another name, and then comes last. `arrange` orders both groups.
+    fn candidates(&self, arrange: impl Fn(&mut [Arc<Address>])) -> Vec<Arc<Address>> {
+        let owners = self.owners();
+        let nodes = self.nodes.lock();
+        let (mut serving, mut others) = (Vec::new(), Vec::new());
+        for (number, address) in &nodes.by_number {
+            if owners.contains(number) {
+                serving.push(Arc::clone(address));
+            } else if nodes.is_configured(*number) {
+                others.push(Arc::clone(address));
+            }
+        }
+        arrange(&mut serving);
+        arrange(&mut others);
+        serving.append(&mut others);
+        serving
     }
 
     /// Reads the map over a connection to the node at `address`. Two round trips.
@@ -215,14 +277,28 @@ impl Cluster {
         self.owners.iter().any(|owner| owner.load(Ordering::Relaxed) != NO_NODE)
     }
 
-    /// Applies the reply to `CLUSTER SLOTS` of the node at `asked` to the map.
+    /// Applies the reply to `CLUSTER SLOTS` of the node at `asked` to the map, and forgets former
+    /// nodes.
     fn apply(&self, asked: &Address, slots: &Reply) -> Result<()> {
         let Reply::List(ranges) = slots else { return Err(unexpected(slots)) };
-        for range in ranges {
-            let (slots, address) = read_range(asked, range).ok_or_else(|| unexpected(range))?;
-            let node = self.number(address);
-            slots.into_iter().for_each(|slot| self.set_owner(slot, node));
+        let read = |range| read_range(asked, range).ok_or_else(|| unexpected(range));
+        let ranges = ranges.iter().map(read).collect::<Result<Vec<_>>>()?;
+        if ranges.is_empty() && self.has_map() {
+            return Err(Error::new(ErrorKind::Connection, "the node knows no owner of a slot"));
         }
+        let mut nodes = self.nodes.lock();
+        let mut served = vec![false; self.owners.len()];
+        for (slots, address) in ranges {
+            let node = nodes.number(address);
+            for slot in slots {
+                self.set_owner(slot, node);
+                served[usize::from(slot)] = true;
+            }
+        }
+        for slot in (0..SLOTS).filter(|slot| !served[usize::from(*slot)]) {
+            self.set_owner(slot, NO_NODE);
+        }
+        nodes.forget_former(&self.owners());
         Ok(())
     }
 
@@ -242,8 +318,8 @@ impl Cluster {
 /// Reads the map repeatedly, for one thread.
 pub(crate) struct ClusterWatch {
     cluster: Arc<Cluster>,
-    conn: Option<(Address, Connection)>,
-    /// The index of the node for the next connection, modulo the number of known nodes.
+    conn: Option<(Arc<Address>, Connection)>,
+    /// The index of the node for the next connection, modulo the number of nodes.
     next: usize,
     /// The start of the last reading.
     last_read: Moment,
@@ -311,26 +387,37 @@ impl ClusterWatch {
             None => self.connect()?,
         };
         self.cluster.read_over(&address, &mut conn)?;
-        self.conn = Some((address, conn));
+        // A former node may go on with a map of its own.
+        let may_know = self.cluster.candidates(|_| {});
+        let stays = may_know.iter().any(|node| node.shown() == address.shown());
+        self.conn = stays.then_some((address, conn));
         Ok(self.cluster.count_change())
     }
 
-    fn connect(&mut self) -> Result<(Address, Connection)> {
+    fn connect(&mut self) -> Result<(Arc<Address>, Connection)> {
         self.reached = false;
-        let known = self.cluster.known();
         let mut last = None;
-        for _ in 0..known.len() {
-            let address = &known[self.next % known.len()];
-            self.next = self.next.wrapping_add(1);
-            match self.cluster.open(address) {
+        for address in self.next_candidates() {
+            match self.cluster.open(&address) {
                 Ok(conn) => {
                     self.reached = true;
-                    return Ok((address.clone(), conn));
+                    return Ok((address, conn));
                 }
                 Err(error) => last = Some(error),
             }
         }
         Err(last.unwrap_or_else(no_node))
+    }
+
+    /// Returns the nodes for the next connection, in order. Each call begins with another node.
+    fn next_candidates(&mut self) -> Vec<Arc<Address>> {
+        let start = self.next;
+        self.next = self.next.wrapping_add(1);
+        self.cluster.candidates(|nodes| {
+            if !nodes.is_empty() {
+                nodes.rotate_left(start % nodes.len());
+            }
+        })
     }
 }
 
@@ -399,10 +486,73 @@ mod tests {
         cluster.set_owner(5, 0);
         assert!(!cluster.changed.load(Ordering::Acquire), "the owner is the same");
         let place = NodeAddress { host: Some("other".to_owned()), port: 7001 };
-        let node = cluster.node_at(&place, 0).expect("a node");
-        cluster.set_owner(5, node);
+        let node = cluster.slot_moved(5, &place, 0).expect("a node");
         assert_eq!((shown(5), node), ("other:7001".to_owned(), 1));
         assert!(cluster.changed.load(Ordering::Acquire));
+    }
+
+    /// Applies a map in which this node serves all slots.
+    fn move_all(cluster: &Cluster, host: &str) {
+        let all = Reply::List(vec![range(0, 16_383, text(host), 1)]);
+        cluster.apply(&address(7000), &all).expect("a good map");
+    }
+
+    fn shown(nodes: &[Arc<Address>]) -> Vec<String> {
+        nodes.iter().map(|node| node.shown().to_string()).collect()
+    }
+
+    #[test]
+    fn a_reading_tries_only_nodes_with_slots_and_configured_nodes() {
+        let cluster = Arc::new(cluster());
+        (0..40).for_each(|number| move_all(&cluster, &format!("former{number}")));
+        move_all(&cluster, "present");
+        let known = cluster.nodes.lock().by_number.len();
+        assert_eq!(known, 2, "former nodes are forgotten");
+        let mut tried = Vec::new();
+        let opened = cluster.with_any_node(|address| {
+            tried.push(address.shown().to_string());
+            Err::<(), _>(no_node())
+        });
+        assert!(opened.is_err());
+        assert_eq!(tried, ["present:1", "seed:7000"]);
+        let mut watch = ClusterWatch::new(Arc::clone(&cluster));
+        for start in 0..3 {
+            watch.next = start;
+            assert_eq!(shown(&watch.next_candidates()), ["present:1", "seed:7000"]);
+        }
+        *cluster.last_reached.lock() = Some("seed:7000".into());
+        let _ = cluster.with_any_node(|address| {
+            tried.push(address.shown().to_string());
+            Err::<(), _>(no_node())
+        });
+        assert_eq!(tried[2..], ["present:1", "seed:7000"]);
+    }
+
+    #[test]
+    fn a_node_in_use_stays_known_and_a_forgotten_number_is_not_used_again() {
+        let cluster = cluster();
+        move_all(&cluster, "a");
+        let used = cluster.address(1).expect("the first node after the configured one");
+        move_all(&cluster, "b");
+        assert_eq!(cluster.address(1).map(|a| a.shown().to_string()), Some("a:1".to_owned()));
+        drop(used);
+        move_all(&cluster, "b");
+        assert_eq!(cluster.address(1).map(|a| a.shown().to_string()), None);
+        move_all(&cluster, "a");
+        assert_eq!(cluster.owners().into_iter().collect::<Vec<_>>(), [3]);
+        assert_eq!(cluster.node_or_any(1).map(|(node, _)| node), Some(3));
+    }
+
+    #[test]
+    fn slots_without_an_owner_keep_no_former_owner() {
+        let cluster = cluster();
+        move_all(&cluster, "a");
+        let half = Reply::List(vec![range(0, 100, text("b"), 1)]);
+        cluster.apply(&address(7000), &half).expect("a good map");
+        assert_eq!((cluster.owner(100), cluster.owner(101)), (Some(2), None));
+        let error = cluster.apply(&address(7000), &Reply::List(Vec::new()));
+        assert!(error.is_err(), "a node without a map does not know the cluster");
+        assert_eq!(cluster.owner(100), Some(2));
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! removal of a timer, and no system call.
 //!
 //! A round of the thread:
-//! 1. After a topology change, closes connections to former servers, and makes all waiting callers
-//!    try again. All leases are then due.
+//! 1. After a topology change, closes connections to former servers, forgets these servers, and
+//!    makes all waiting callers try again. All leases are then due.
 //! 2. Sends the due renewals ([`renewals`]) in batches ([`batches`]) over a connection of its own.
 //!    All batches are written before any reply is read, with one time-out, and connections are
 //!    made in the background: no node waits for another.
@@ -54,6 +54,7 @@ use crate::connection::Timeouts;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
 use crate::listener::channels::Channels;
+use crate::listener::shards::Listeners;
 use crate::local::Local;
 use crate::pool::request::Failure;
 use crate::pool::router::Router;
@@ -101,6 +102,7 @@ pub(crate) struct Watchdog {
     settings: WatchdogSettings,
     router: Arc<Router>,
     channels: Arc<Channels>,
+    listeners: Arc<Listeners>,
     auditor: Arc<Auditor>,
     /// Announces the client; `None` with `announce(false)`.
     announcer: Option<Arc<Announcer>>,
@@ -148,6 +150,7 @@ impl Watchdog {
         settings: WatchdogSettings,
         router: Arc<Router>,
         channels: Arc<Channels>,
+        listeners: Arc<Listeners>,
         auditor: Arc<Auditor>,
         announcer: Option<Arc<Announcer>>,
     ) -> Watchdog {
@@ -155,6 +158,7 @@ impl Watchdog {
             settings,
             router,
             channels,
+            listeners,
             auditor,
             announcer,
             announcements: Announcements::default(),
@@ -254,15 +258,21 @@ impl Watchdog {
         self.timers.lock().plan_round(latest)
     }
 
-    /// After a topology change, leaves the former servers and wakes all waiting callers.
+    /// After a topology change, leaves and forgets the former servers, and wakes all waiting
+    /// callers.
     fn follow_topology(&self) {
         let generation = self.router.generation();
         let before = std::mem::replace(&mut *self.generation.lock(), generation);
         if before != generation {
             self.renew_all.store(true, Ordering::Release);
             self.router.leave_old_servers();
+            self.listeners.leave_old_nodes();
+            let servers = self.router.used_servers();
+            self.auditor.retain(&servers);
+            self.replication_ids.retain(&servers);
             self.channels.wake_all();
         }
+        self.router.drop_former_pools();
     }
 
     /// Audits the servers that are connected for the first time.
@@ -307,6 +317,7 @@ mod tests {
     use crate::events::Kind;
     use crate::kind::plain::Plain;
     use crate::kind::rules::{AcquireArgs, KindRules, ListensTo};
+    use crate::listener::ListenerSettings;
     use crate::local::hold::{Grant, Hold};
     use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
     use crate::topology::audit::AuditPolicy;
@@ -339,12 +350,17 @@ mod tests {
 
     static PANICS: Panics = Panics(AtomicBool::new(false));
 
-    /// Returns a router to a cluster without a reachable node.
+    const TIMEOUTS: Timeouts =
+        Timeouts { connect: SECOND, response: SECOND, replicas: Duration::ZERO };
+
+    /// Returns a cluster without a reachable node.
+    fn cluster() -> Arc<Cluster> {
+        let seeds = vec![Address::parse("redis://127.0.0.1:1/").expect("a good URL")];
+        Arc::new(Cluster::new(seeds, "test".to_owned(), TIMEOUTS))
+    }
+
     fn unreachable_cluster() -> Router {
-        let address = Address::parse("redis://127.0.0.1:1/");
-        let timeouts = Timeouts { connect: SECOND, response: SECOND, replicas: Duration::ZERO };
-        let seeds = vec![address.expect("a good URL")];
-        let cluster = Arc::new(Cluster::new(seeds, "test".to_owned(), timeouts));
+        let (cluster, timeouts) = (cluster(), TIMEOUTS);
         let settings = PoolSettings {
             server: PoolServer {
                 node: 0,
@@ -373,7 +389,22 @@ mod tests {
         };
         let auditor = Auditor::new(AuditPolicy::Ignore, true, EventSink::default());
         let (router, auditor) = (Arc::new(unreachable_cluster()), Arc::new(auditor));
-        Watchdog::new(settings, router, Arc::default(), auditor, None)
+        let (channels, route) = (Arc::<Channels>::default(), Route::Node(cluster()));
+        let listeners = Arc::new(Listeners::new(
+            ListenerSettings {
+                route,
+                shard: None,
+                is_sharded: Arc::default(),
+                timeouts: TIMEOUTS,
+                name: "test".to_owned(),
+                control: "test".into(),
+                linger: SECOND,
+                idle: SECOND,
+            },
+            Arc::clone(&channels),
+            None,
+        ));
+        Watchdog::new(settings, router, channels, listeners, auditor, None)
     }
 
     fn local() -> Arc<Local> {

@@ -13,7 +13,7 @@ use crate::pool::request::{Failure, Outcome};
 use crate::pool::router::Router;
 use crate::util::sync::Mutex;
 
-/// The last known replication id of each server, by address.
+/// The last known replication id of each server in use, by address.
 #[derive(Debug, Default)]
 pub(super) struct ReplicationIds {
     known: Mutex<BTreeMap<Arc<str>, String>>,
@@ -31,6 +31,11 @@ impl ReplicationIds {
         let unchanged =
             |(node, server, outcome)| self.is_unchanged(server, outcome).then_some(node);
         replies.into_iter().filter_map(unchanged).collect()
+    }
+
+    /// Forgets the servers that are not among these.
+    pub(super) fn retain(&self, servers: &BTreeSet<Arc<str>>) {
+        self.known.lock().retain(|server, _| servers.contains(server));
     }
 
     fn is_unchanged(&self, server: Arc<str>, outcome: Outcome) -> bool {

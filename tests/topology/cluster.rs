@@ -1,9 +1,9 @@
 //! Redis Cluster: locks on the nodes of their slots, sharded and plain release messages, migrations
 //! of slots, and fail-overs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -715,6 +715,7 @@ struct FakeNode {
 }
 
 /// The replies of a `FakeNode` about slots, the cluster and shards.
+#[derive(Clone)]
 struct Replies {
     /// The first slot, the last slot, and the port of their node.
     ranges: Vec<(u16, u16, u16)>,
@@ -725,19 +726,26 @@ struct Replies {
 
 impl FakeNode {
     fn start(replies: Replies) -> FakeNode {
+        FakeNode::giving(move || replies.clone())
+    }
+
+    /// Starts a node with replies that may change.
+    fn giving(replies: impl Fn() -> Replies + Send + Sync + 'static) -> FakeNode {
         let reads = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&reads);
-        let ranges: String = replies.ranges.iter().map(range).collect();
-        let slots = format!("*{}\r\n{ranges}", replies.ranges.len()).into_bytes();
-        let info = format!("cluster_state:{}\r\n", replies.state);
         let node = Impostor::answering(move |words| match words[0].as_str() {
             "HELLO" => Some(b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n".to_vec()),
             "CLUSTER" if words[1] == "SLOTS" => {
                 counted.fetch_add(1, Ordering::Relaxed);
-                Some(slots.clone())
+                let ranges = replies().ranges;
+                let shown: String = ranges.iter().map(range).collect();
+                Some(format!("*{}\r\n{shown}", ranges.len()).into_bytes())
             }
-            "CLUSTER" => Some(format!("${}\r\n{info}\r\n", info.len()).into_bytes()),
-            "PUBSUB" => Some(replies.shards.into()),
+            "CLUSTER" => {
+                let info = format!("cluster_state:{}\r\n", replies().state);
+                Some(format!("${}\r\n{info}\r\n", info.len()).into_bytes())
+            }
+            "PUBSUB" => Some(replies().shards.into()),
             _ => Some(b"-CLUSTERDOWN The cluster is down\r\n".to_vec()),
         });
         FakeNode { node, reads }
@@ -799,6 +807,37 @@ fn a_failing_cluster_is_connected_to_with_growing_pauses() {
     keep_asking(&client, "a", || start.elapsed() > SECOND * 6);
     let more = failing.node.accepted() - at_first;
     assert!((2..=25).contains(&more), "{more} connections");
+}
+
+#[test]
+fn former_nodes_are_not_asked_for_the_slot_map() {
+    let map = Arc::new(Mutex::new(Replies { ranges: vec![], state: "ok", shards: "*0\r\n" }));
+    let node = || {
+        let map = Arc::clone(&map);
+        FakeNode::giving(move || map.lock().expect("no panic").clone())
+    };
+    let change = |change: &dyn Fn(&mut Replies)| change(&mut map.lock().expect("no panic"));
+    let (seed, mut nodes) = (node(), (0..8).map(|_| node()).collect::<Vec<_>>());
+    let give_all_to = |node: &FakeNode| {
+        change(&|map| map.ranges = vec![(0, 16_383, node.node.addr().port())]);
+    };
+    give_all_to(&nodes[0]);
+    let client = Client::builder().cluster([seed.url()]).build().expect("the cluster is well");
+    for node in &nodes[1..] {
+        give_all_to(node);
+        // The call reaches the node after a reading of the map.
+        let at_first = node.node.accepted();
+        keep_asking(&client, "a", || node.node.accepted() > at_first);
+    }
+    let present = nodes.pop().expect("a node");
+    // The nodes report a failure, so each reading goes to the next node.
+    change(&|map| map.state = "fail");
+    let reads = || nodes.iter().map(FakeNode::reads).collect::<Vec<_>>();
+    let at_failure = present.reads();
+    keep_asking(&client, "a", || present.reads() > at_failure);
+    let (former, asked) = (reads(), present.reads() + seed.reads());
+    keep_asking(&client, "a", || reads() != former || present.reads() + seed.reads() > asked + 16);
+    assert_eq!(reads(), former, "former nodes were asked for the map");
 }
 
 /// The reply of a loading node to every command.
