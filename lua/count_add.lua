@@ -10,13 +10,16 @@ if redis.call('exists', record) == 1 then
 end
 -- A server with full memory refuses SET and INCRBY as the first write. This removes nothing.
 redis.call('del', record)
+-- The record first: a refusal of it changes nothing.
+redis.call('set', record, 0, 'px', lifetime)
 local free = redis.pcall('incrby', count, permits)
-if type(free) == 'table' and string.find(free.err, 'not an integer', 1, true) then
-  return redis.error_reply('WRONGTYPE the key has no number of permits')
-elseif type(free) == 'table' then
+if type(free) == 'table' then
+  redis.call('del', record)
+  if string.find(free.err, 'not an integer', 1, true) then
+    return redis.error_reply('WRONGTYPE the key has no number of permits')
+  end
   return free
 end
-redis.call('set', record, 0, 'px', lifetime)
 if free > 0 then
   return redis.call('publish', channel, math.min(free, 2147483647))
 end

@@ -13,9 +13,11 @@ local free = redis.call('get', count) or '0'
 if not string.match(free, '^%-?%d+$') then
   return redis.error_reply('WRONGTYPE the key has no number of permits')
 end
--- DECRBY keeps a time to live.
-if free ~= '0' then
-  redis.call('decrby', count, free)
-end
+-- The record first: a refusal of it changes nothing. DECRBY keeps a time to live.
 redis.call('set', record, free, 'px', lifetime)
+local left = free ~= '0' and redis.pcall('decrby', count, free)
+if type(left) == 'table' then
+  redis.call('del', record)
+  return left
+end
 return free

@@ -17,6 +17,11 @@ end
 if done or free < tonumber(permits) then
   return { done and done ~= 'undone' and 1 or 0, left() }
 end
-free = redis.call('decrby', count, permits)
+-- The record first: a refusal of it changes nothing.
 redis.call('set', record, permits, 'px', lifetime)
+free = redis.pcall('decrby', count, permits)
+if type(free) == 'table' then
+  redis.call('del', record)
+  return free
+end
 return { 1, left() }

@@ -17,16 +17,21 @@ end
 local counted = count > 0 and 1 or 0
 -- A server with full memory refuses SET and DECR as the first write. This removes nothing.
 redis.call('del', record)
-local opens = counted == 1 and count <= 1
-if opens then
-  redis.call('del', latch, round)
-elseif counted == 1 then
-  redis.call('decr', latch)
-  redis.call('pexpire', round, round_lifetime)
-end
--- After DECR, which refuses a count beyond 64 bits.
+-- The record first: a refusal of it changes nothing.
 redis.call('set', record, counted, 'px', lifetime)
-if opens then
-  redis.call('publish', channel, '0')
+if counted == 0 then
+  return 0
 end
-return counted
+if count <= 1 then
+  redis.call('del', latch, round)
+  redis.call('publish', channel, '0')
+  return 1
+end
+-- DECR refuses a count beyond 64 bits.
+local left = redis.pcall('decr', latch)
+if type(left) == 'table' then
+  redis.call('del', record)
+  return left
+end
+redis.call('pexpire', round, round_lifetime)
+return 1

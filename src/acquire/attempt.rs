@@ -20,7 +20,7 @@ use crate::listener::permit_queue::PermitWaiter;
 use crate::local::hold;
 use crate::local::waiters::{GrantBase, WaiterGrant};
 use crate::pool::Target;
-use crate::pool::request::{CallReply, Failure, TooFewReplicas};
+use crate::pool::request::{CallReply, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 use crate::util::log_target;
@@ -233,13 +233,18 @@ impl WaitLoop<'_> {
             let copy = self.candidate.copy_on(connection);
             self.leftovers.late_copy.get_or_insert(copy);
         }
-        let error = failure.into_error();
+        self.failed(failure.into_error())
+    }
+
+    /// Plans the next attempt after an error; returns the error if the call cannot go on.
+    fn failed(&mut self, error: Error) -> Result<()> {
         self.context().local.set_last_error(error.is_transient().then(|| error.clone()));
         self.schedule.unanswered(clock::now(), error)
     }
 
     fn answered(&mut self, reply: CallReply, generation: Generation) -> Result<Option<HoldHandle>> {
-        let (sent, connection, too_few) = (reply.sent, reply.connection, reply.too_few);
+        let (sent, connection) = (reply.sent, reply.connection);
+        let not_replicated = reply.not_replicated.clone();
         if self.context().engine.router.generation() != generation {
             // The watchdog renewed the known holds after the change, and did not know this hold.
             self.leftovers.late_copy = Some(self.candidate.copy_on(connection));
@@ -253,7 +258,7 @@ impl WaitLoop<'_> {
         let offered = self.call.rules.offered(&reply.value);
         let reply = self.call.rules.read_acquire(reply.value);
         let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
-        let outcome = self.apply_reply(reply, too_few, this, sent, generation);
+        let outcome = self.apply_reply(reply, not_replicated, this, sent, generation);
         self.end_question(offered, matches!(outcome, Ok(Some(_))));
         outcome
     }
@@ -262,15 +267,15 @@ impl WaitLoop<'_> {
     fn apply_reply(
         &mut self,
         reply: AcquireReply,
-        too_few: Option<TooFewReplicas>,
+        not_replicated: Option<Error>,
         this: LateCopy,
         sent: Moment,
         generation: Generation,
     ) -> Result<Option<HoldHandle>> {
-        match (reply, too_few) {
-            (AcquireReply::Granted(_), Some(too_few)) => {
+        match (reply, not_replicated) {
+            (AcquireReply::Granted(_), Some(error)) => {
                 self.leftovers.late_copy = Some(this);
-                Err(too_few.into_error())
+                self.failed(error).map(|()| None)
             }
             (AcquireReply::Granted(token), None) => {
                 self.granted(sent, this.connection, token, generation)

@@ -338,7 +338,7 @@ impl Builder {
     /// [`is_not_replicated`](Error::is_not_replicated). A renewal with too few acknowledgements
     /// counts as failed ([`Events::renewal_failed`]): the deadline of the lease does not move. A
     /// renewal waits for a sixth of [`watchdog_timeout`](Builder::watchdog_timeout) at most. Needs
-    /// the permission `+wait`.
+    /// the permission `+wait`; a refusal of `WAIT` counts as too few acknowledgements.
     pub fn min_replicas(mut self, replicas: u32, timeout: Duration) -> Builder {
         self.min_replicas = (replicas, timeout);
         self

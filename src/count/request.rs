@@ -9,9 +9,12 @@
 //! | reply to the only copy | deleted in the background | |
 //! | reply, and a copy that may run late | stays for [`REQUEST_LIFETIME`] | |
 //! | refused without such a copy | none was written | unchanged |
+//! | the message of the script was refused | stays for the same time | changed |
 //! | no reply: a request that takes | says `undone`, for the same time | restored in the background |
 //! | no reply: a request that gives | stays for the same time | changed in the background |
 //! | no reply: any other request | stays for the same time | changed by its close, or never |
+//!
+//! A request that takes and that too few replicas acknowledge ends as one without a reply.
 //!
 //! A given permit cannot be taken back, because another caller may have it. So a request that gives
 //! is sent again until there is a reply, and its error is not retryable.
@@ -225,9 +228,9 @@ impl<'a> CountRequest<'a> {
 
     fn read(&mut self, reply: CallReply) -> Result<i64> {
         let connection = reply.connection;
-        if let Some(too_few) = reply.too_few {
+        if let Some(error) = reply.not_replicated {
             self.open_copy = Some(connection);
-            return Err(too_few.into_error());
+            return Err(error);
         }
         let unreadable = |_: &Error| self.open_copy = Some(connection);
         let result = self.change.read(reply.value).inspect_err(unreadable)?;
@@ -244,10 +247,10 @@ impl<'a> CountRequest<'a> {
         let unreadable = |_: &Error| self.open_copy = Some(connection);
         let taken = TakeReply::read(reply.value, reply.sent).inspect_err(unreadable)?;
         if taken.is_taken
-            && let Some(too_few) = reply.too_few
+            && let Some(error) = reply.not_replicated
         {
             self.open_copy = Some(connection);
-            return Err(too_few.into_error());
+            return Err(error);
         }
         self.end(connection, taken.is_taken);
         Ok(taken)
@@ -313,8 +316,8 @@ pub(super) fn new_record(context: &LockContext) -> String {
 
 /// Returns whether a request that failed may have changed the count, or may do so later.
 ///
-/// A refused script has changed nothing: its first write is refused, or the message after its last.
-/// In the second case the record is written too.
+/// A refused script has changed nothing, or all: it writes the record before the count, takes the
+/// record back if the count stays, and sends its message last.
 fn may_have_run(failure: &Failure) -> bool {
     failure.is_written() && !failure.is_only_copy_refused
 }

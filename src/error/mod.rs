@@ -35,7 +35,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// | [`is_connection`](Error::is_connection) | No connection: refused, broken, or to a server that does not speak the Redis protocol. | yes | Repeat after a pause. Check address and server if the error lasts. |
 /// | [`is_timeout`](Error::is_timeout) | The server accepts commands or connections, but does not answer in time. | yes | Repeat after a pause. Check the load of the server, the network, `response_timeout`. |
 /// | [`is_pool_timeout`](Error::is_pool_timeout) | All connections of the client were busy for the pool time-out. | yes | Repeat after a pause. Raise `pool_size` if the error lasts. |
-/// | [`is_not_replicated`](Error::is_not_replicated) | Too few replicas acknowledged the lock or the permits. | yes | Repeat after a pause. Check the replicas. |
+/// | [`is_not_replicated`](Error::is_not_replicated) | Too few replicas acknowledged the lock or the permits, or the server refused to tell. | yes | Repeat after a pause. Check the replicas. |
 /// | [`is_invalid_name`](Error::is_invalid_name) | The name of the lock is empty, too long, or has braces that are not a hash tag; in a cluster, the name of a latch has braces. | no | Use another name. |
 /// | [`is_deadlock`](Error::is_deadlock) | The call would wait for the calling thread. | no | Release the guard of this thread first. |
 /// | [`is_configuration`](Error::is_configuration) | A setting or an argument is invalid, a call needs more permits than the semaphore has, the [audit](crate::Builder::audit_policy) refused a server, a thread cannot be started, or a forked child uses the client of its parent. | no | Correct the program or its settings. |
@@ -44,7 +44,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A refusal by the server is retryable if it can end without a change to this program: `LOADING`,
 /// `BUSY`, `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `OOM`, `MISCONF`, `NOREPLICAS`,
 /// `NOSCRIPT`, `UNBLOCKED`, a slot that is moving, and too many clients. Others, such as `NOAUTH`
-/// and `NOPERM`, are not.
+/// and `NOPERM`, are not. This applies to a refusal of `WAIT` too, by which the server tells how
+/// many replicas have a write: its error is [`is_not_replicated`](Error::is_not_replicated) and has
+/// the code.
 ///
 /// The text names the lock and the server where they are known:
 /// `the server did not answer in time [lock "orders:42", server 127.0.0.1:6379]`.
@@ -259,7 +261,7 @@ impl Error {
         self.kind() == ErrorKind::PoolTimeout
     }
 
-    /// Returns whether too few replicas acknowledged the lock.
+    /// Returns whether too few replicas acknowledged the lock, or the server refused to tell.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_not_replicated(&self) -> bool {
         self.kind() == ErrorKind::NotReplicated
@@ -333,6 +335,16 @@ impl Error {
         let mut error = Error::new(ErrorKind::Server, message).with_code(&refusal.code);
         Arc::make_mut(&mut error.0).retryability = retryability;
         error
+    }
+
+    /// Returns the error of a write that has run, and whose acknowledgements by replicas are
+    /// unknown because of this error.
+    pub(crate) fn unacknowledged(mut self) -> Error {
+        let details = Arc::make_mut(&mut self.0);
+        details.kind = ErrorKind::NotReplicated;
+        let reason = &details.message;
+        details.message = format!("the acknowledgements of replicas are unknown: {reason}").into();
+        self
     }
 
     /// Returns the error for a connection that was not made, or that broke.

@@ -61,8 +61,8 @@ impl Refusal {
             "MOVED" | "ASK" => (Final, "the server is a cluster node; see Builder::cluster"),
             "CROSSSLOT" => (Final, "the keys of one lock lie in different slots"),
             "NOSCRIPT" => (Recoverable, "the server drops scripts as fast as they are loaded"),
-            // The master became a replica while a command was blocked.
-            "UNBLOCKED" => (Transient, "the server is a replica now"),
+            // The master became a replica while it waited for replicas, or an operator ended that.
+            "UNBLOCKED" => (Transient, "the server may be a replica now"),
             _ => self.advice_by_detail(),
         }
     }

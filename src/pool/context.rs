@@ -31,7 +31,8 @@ impl fmt::Debug for PoolContext {
 impl PoolContext {
     /// Adds the server to an error that the server, or a connection to it, caused.
     pub(crate) fn with_server(&self, error: Error) -> Error {
-        let concerned = error.is_unanswered() || error.is_server() || error.is_pool_timeout();
+        let is_answer = error.is_server() || error.is_not_replicated();
+        let concerned = is_answer || error.is_unanswered() || error.is_pool_timeout();
         match self.route.server().filter(|_| concerned) {
             Some(server) => error.with_server(server),
             None => error,

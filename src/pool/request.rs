@@ -62,8 +62,8 @@ pub(crate) struct CallReply {
     /// The last moment before `sent` at which the connection broke with commands in flight;
     /// [`Moment::START`] if it has never broken.
     pub(crate) broken_at: Moment,
-    /// Set if the command needs acknowledgements of replicas and too few arrived.
-    pub(crate) too_few: Option<TooFewReplicas>,
+    /// Set if the command has run and needs acknowledgements of replicas, and too few are known.
+    pub(crate) not_replicated: Option<Error>,
     pub(crate) connection: ConnectionId,
 }
 
@@ -74,21 +74,6 @@ impl CallReply {
     /// The connection broke after the copy was written, and less than `effect` ago.
     pub(crate) fn may_precede(&self, copy: &LateCopy, effect: Duration) -> bool {
         copy.since <= self.broken_at && self.sent < self.broken_at + effect
-    }
-}
-
-/// The number of replicas that acknowledged a write, and the number required.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooFewReplicas {
-    pub(crate) acknowledged: u64,
-    pub(crate) wanted: u32,
-}
-
-impl TooFewReplicas {
-    pub(crate) fn into_error(self) -> Error {
-        let TooFewReplicas { acknowledged, wanted } = self;
-        let message = format!("{acknowledged} of {wanted} replicas acknowledged the write in time");
-        Error::new(ErrorKind::NotReplicated, message)
     }
 }
 

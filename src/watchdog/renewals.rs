@@ -19,7 +19,7 @@ use crate::command::call::{Call, Digits};
 use crate::error::{Error, Result};
 use crate::events::{Event, HandleListener, RenewalFailed, Renewed};
 use crate::local::hold::{HoldStatus, TimerTask};
-use crate::pool::request::{CallReply, TooFewReplicas};
+use crate::pool::request::CallReply;
 use crate::stats::Series;
 use crate::util::clock::{self, Moment, jittered, millis};
 use crate::util::log_target;
@@ -43,13 +43,13 @@ struct RenewalReply {
     /// The positions of lost members in the batch; Lua counts from 1.
     lost: Vec<i64>,
     /// Set if the other holds count as not renewed.
-    too_few: Option<TooFewReplicas>,
+    not_replicated: Option<Error>,
 }
 
 impl RenewalReply {
     fn read(reply: CallReply) -> Result<RenewalReply> {
-        let (sent, too_few) = (reply.sent, reply.too_few);
-        Ok(RenewalReply { sent, lost: reply.value.into_ints()?, too_few })
+        let CallReply { value, sent, not_replicated, .. } = reply;
+        Ok(RenewalReply { sent, lost: value.into_ints()?, not_replicated })
     }
 }
 
@@ -152,9 +152,9 @@ impl Watchdog {
         if renewed.is_empty() {
             return;
         }
-        if let Some(too_few) = reply.too_few {
+        if let Some(error) = &reply.not_replicated {
             self.note_possible_extensions(renewed.iter().copied());
-            return self.renewal_failed(renewed, &too_few.into_error());
+            return self.renewal_failed(renewed, error);
         }
         renewed.iter().for_each(|due| self.extend(&due.watched, reply.sent, now));
         self.report_renewed(&renewed);
@@ -290,9 +290,9 @@ pub(crate) fn extension_call(watched: &WatchedHold, lease: Duration) -> Call {
 ///
 /// An error if too few replicas have the extension.
 pub(crate) fn is_extended(reply: CallReply) -> Result<bool> {
-    let RenewalReply { lost, too_few, .. } = RenewalReply::read(reply)?;
-    match too_few.filter(|_| lost.is_empty()) {
-        Some(too_few) => Err(too_few.into_error()),
+    let RenewalReply { lost, not_replicated, .. } = RenewalReply::read(reply)?;
+    match not_replicated.filter(|_| lost.is_empty()) {
+        Some(error) => Err(error),
         None => Ok(lost.is_empty()),
     }
 }

@@ -4,8 +4,8 @@
 use super::lost_replies::{Setup, at_every_byte_then, name_of};
 use crate::harness::bare::script;
 use crate::harness::faults::*;
-use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time};
-use leasehold::{CancelToken, Client, Error, Result};
+use crate::harness::{Direction, Flow, Proxy, Server, eventually, eventually_some, in_time};
+use leasehold::{Builder, CancelToken, Client, Error, Result};
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
@@ -577,6 +577,134 @@ fn a_take_without_enough_replicas_is_undone() {
     eventually("their records stay", undone);
     drop((client, other, stock));
     clean_up(&server, "late");
+    nothing_is_left(&server);
+}
+
+/// Returns a client of a user who may do everything but this.
+fn limited(server: &Server, rules: &[&str], settings: impl FnOnce(Builder) -> Builder) -> Client {
+    let user = ["ACL", "SETUSER", "limited", "reset", "on", ">secret", "~*", "&*", "+@all"];
+    server.ask::<()>(&[&user, rules].concat());
+    build(settings(patient(server.login_url("limited", "secret"))))
+}
+
+/// The takes have run when the server refuses the `WAIT` behind them.
+#[test]
+fn a_take_whose_wait_for_replicas_is_forbidden_is_undone() {
+    let server = Server::start();
+    let client = limited(&server, &["-wait"], |settings| settings.min_replicas(1, OFTEN));
+    let stock = client.plain_semaphore("late");
+    assert!(stock.try_set_permits(10).expect("it needs no replica"));
+    for outcome in [stock.acquire(3), stock.try_acquire(3).map(drop), stock.drain().map(drop)] {
+        let error = outcome.expect_err("WAIT is forbidden");
+        assert!(error.is_not_replicated() && !error.is_retryable(), "{error:?}");
+        assert_eq!(error.code(), Some("NOPERM"));
+        let text = error.to_string();
+        assert!(text.contains("wait") && text.contains("docs/permissions.md"), "{text}");
+    }
+    eventually("all takes are undone", || count(&server, "late") == Some(10));
+    eventually("their records stay", || records(&server, "late").len() == 3);
+    drop((client, stock));
+    clean_up(&server, "late");
+    nothing_is_left(&server);
+}
+
+/// Returns the id of a connection that waits for replicas.
+fn waits_for_replicas(server: &Server) -> Option<String> {
+    let mut peers = server.clients().into_iter();
+    let peer = peers.find(|peer| peer.cmd == "wait" && peer.flags.contains('b'));
+    peer.map(|peer| peer.id.to_string())
+}
+
+/// An operator ends the `WAIT` of a take that has run, or makes a replica of its server.
+#[test]
+fn a_take_whose_wait_for_replicas_is_ended_is_undone() {
+    let server = Server::start();
+    let unblock = |server: &Server, id: &str| {
+        assert_eq!(server.ask::<i64>(&["CLIENT", "UNBLOCK", id, "ERROR"]), 1);
+    };
+    let demote = |server: &Server, _: &str| {
+        // There is no such master, so the server keeps its data.
+        server.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+        server.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    };
+    for end in [unblock as fn(&Server, &str), demote] {
+        for change in [TAKE, DRAIN] {
+            let client = build(patient(server.url()).min_replicas(1, NEVER));
+            change.prepare(&server, "late");
+            thread::scope(|scope| {
+                let taking = scope.spawn(|| (change.run)(&client, "late"));
+                let id = eventually_some("it waits", || waits_for_replicas(&server));
+                assert_eq!(count(&server, "late"), change.done, "it has run");
+                end(&server, &id);
+                let error = in_time("the call ends", taking).expect_err("WAIT has ended");
+                assert!(error.is_not_replicated() && error.is_retryable(), "{error:?}");
+                assert_eq!(error.code(), Some("UNBLOCKED"), "{error}");
+            });
+            let undone = || record(&server, "late").as_deref() == Some("undone");
+            eventually("the take is undone", undone);
+            assert_eq!(count(&server, "late"), change.before(), "{}", change.script);
+            drop(client);
+            clean_up(&server, "late");
+        }
+    }
+    nothing_is_left(&server);
+}
+
+/// A request whose message is forbidden has changed the count: its script fails after the change.
+#[test]
+fn a_change_whose_message_is_forbidden_is_settled() {
+    let server = Server::start();
+    for change in ALL {
+        let rules = ["resetchannels", "&leasehold:wake:*"];
+        let client = limited(&server, &rules, |settings| settings);
+        change.prepare(&server, "late");
+        let done = match change.script {
+            // The latch opens, which needs a message.
+            "latch_count_down" => {
+                server.ask::<()>(&["SET", "late", "1"]);
+                None
+            }
+            _ => change.done,
+        };
+        match (change.run)(&client, "late") {
+            Ok(()) => assert_eq!(change.unanswered, Unanswered::Undone, "{}", change.script),
+            Err(error) => {
+                assert!(error.is_server() && !error.is_retryable(), "{error}");
+                assert!(error.to_string().contains("docs/permissions.md"), "{error}");
+            }
+        }
+        drop(client);
+        eventually("all connections close", || server.clients().is_empty());
+        assert_eq!(count(&server, "late"), done, "{}", change.script);
+        clean_up(&server, "late");
+    }
+    nothing_is_left(&server);
+}
+
+/// No script changes a count without its record, by which a copy or an undo knows the change.
+#[test]
+fn a_change_whose_record_is_forbidden_changes_nothing() {
+    let server = Server::start();
+    for change in [TAKE, DRAIN, ADD, COUNT_DOWN] {
+        let client = limited(&server, &["-set"], |settings| settings);
+        change.prepare(&server, "late");
+        let error = (change.run)(&client, "late").expect_err("SET is forbidden");
+        assert!(error.is_server() && !error.is_retryable(), "{error}");
+        drop(client);
+        eventually("all connections close", || server.clients().is_empty());
+        assert_eq!(count(&server, "late"), change.before(), "{}", change.script);
+        clean_up(&server, "late");
+    }
+    for (change, forbidden) in [(TAKE, "-decrby"), (DRAIN, "-decrby"), (ADD, "-incrby")] {
+        let client = limited(&server, &[forbidden], |settings| settings);
+        change.prepare(&server, "late");
+        let error = (change.run)(&client, "late").expect_err("it is forbidden");
+        assert!(error.is_server() && !error.is_retryable(), "{error}");
+        drop(client);
+        eventually("all connections close", || server.clients().is_empty());
+        assert_eq!(count(&server, "late"), change.before(), "{}", change.script);
+        clean_up(&server, "late");
+    }
     nothing_is_left(&server);
 }
 

@@ -3,7 +3,7 @@
 use crate::harness::{
     Replicated, Server, eventually, eventually_some, exists, in_time, owner, pttl,
 };
-use leasehold::{Builder, Client, Events, MultiLock, RenewalFailed};
+use leasehold::{Builder, Client, Error, Events, MultiLock, RenewalFailed};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
@@ -70,6 +70,34 @@ fn a_lock_that_a_replica_has_is_granted_without_another_round_trip() {
     assert_eq!(pair.master().calls("wait"), waits, "0 replicas need no WAIT");
 }
 
+/// Asserts that no kind of lock or permit is granted.
+fn every_kind_fails(client: &Client, refused: impl Fn(Error)) {
+    refused(client.lock("plain").lock().expect_err("too few replicas"));
+    refused(client.lock("timed").try_lock_for(MINUTE).expect_err("too few replicas"));
+    refused(client.lock("fixed").with_lease(MINUTE).lock().expect_err("too few replicas"));
+    refused(client.fenced_lock("fenced").lock_owned().expect_err("too few replicas"));
+    refused(client.fair_lock("fair").lock().expect_err("too few replicas"));
+    refused(client.rw_lock("both").read().expect_err("too few replicas"));
+    refused(client.rw_lock("both").write().expect_err("too few replicas"));
+    refused(client.spin_lock("spin").lock().expect_err("too few replicas"));
+    refused(client.lock("named").with_holder("me").lock().expect_err("too few replicas"));
+    let several = MultiLock::new([client.lock("one"), client.lock("two")]);
+    refused(several.lock().expect_err("too few replicas"));
+    let semaphore = client.semaphore("permits").with_permits(2);
+    refused(semaphore.acquire().expect_err("too few replicas"));
+}
+
+/// Closes the client, and blocks until the server has no holds.
+fn nothing_is_held(client: Client, server: &Server) {
+    client.close();
+    eventually("nothing is held", || {
+        let mut left = server.keys();
+        left.retain(|key| !key.contains("token") && key != "permits");
+        left.is_empty()
+    });
+    assert_eq!(server.ask::<i64>(&["GET", "permits"]), 2);
+}
+
 #[test]
 fn a_lock_on_too_few_replicas_is_released() {
     let pair = Pair::start();
@@ -78,31 +106,55 @@ fn a_lock_on_too_few_replicas_is_released() {
             pair.replica().stop();
         }
         let client = pair.client(replicas, NO_TIME);
-        let refused = |error: leasehold::Error| {
+        let refused = |error: Error| {
             assert!(error.is_not_replicated(), "{error:?}");
             assert!(error.to_string().contains(&format!("of {replicas}")), "{error}");
         };
-        refused(client.lock("plain").lock().expect_err("too few replicas"));
-        refused(client.lock("timed").try_lock_for(MINUTE).expect_err("too few replicas"));
-        refused(client.lock("fixed").with_lease(MINUTE).lock().expect_err("too few replicas"));
-        refused(client.fenced_lock("fenced").lock_owned().expect_err("too few replicas"));
-        refused(client.fair_lock("fair").lock().expect_err("too few replicas"));
-        refused(client.rw_lock("both").read().expect_err("too few replicas"));
-        refused(client.rw_lock("both").write().expect_err("too few replicas"));
-        refused(client.spin_lock("spin").lock().expect_err("too few replicas"));
-        refused(client.lock("named").with_holder("me").lock().expect_err("too few replicas"));
-        let several = MultiLock::new([client.lock("one"), client.lock("two")]);
-        refused(several.lock().expect_err("too few replicas"));
-        client.close();
-        eventually("nothing is held", || {
-            let mut left = pair.master().keys();
-            left.retain(|key| !key.contains("token"));
-            left.is_empty()
-        });
+        every_kind_fails(&client, refused);
+        nothing_is_held(client, pair.master());
     }
     pair.replica().resume();
     let guard = pair.client(1, PATIENT).lock("plain").lock().expect("the replica runs again");
     guard.unlock().expect("held");
+}
+
+/// The acquire has run when the server refuses the `WAIT` behind it.
+#[test]
+fn a_lock_whose_wait_for_replicas_is_forbidden_is_released() {
+    let pair = Pair::start();
+    pair.master().ask::<()>(&["ACL", "SETUSER", "default", "-wait"]);
+    let client = pair.client(1, PATIENT);
+    every_kind_fails(&client, |error| {
+        assert!(error.is_not_replicated() && !error.is_retryable(), "{error:?}");
+        assert_eq!(error.code(), Some("NOPERM"));
+        assert!(error.to_string().contains("docs/permissions.md"), "{error}");
+        assert!(error.server().is_some(), "{error}");
+    });
+    nothing_is_held(client, pair.master());
+}
+
+/// An operator ends the `WAIT` of a waiting call: the call asks again.
+#[test]
+fn a_waiting_call_survives_the_end_of_its_wait_for_replicas() {
+    let pair = Pair::start();
+    let (holder, client) = (pair.client(0, PATIENT), pair.client(1, MINUTE));
+    let guard = holder.lock("a").lock().expect("it is free");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| client.lock("a").lock().and_then(|guard| guard.unlock()));
+        let channel = "redisson_lock__channel:{a}";
+        eventually("the waiter subscribes", || pair.master().numsub(channel) == 1);
+        pair.replica().stop();
+        guard.unlock().expect("held");
+        let blocked = || {
+            let mut peers = pair.master().clients().into_iter();
+            peers.find(|peer| peer.cmd == "wait" && peer.flags.contains('b'))
+        };
+        let peer = eventually_some("the grant waits for the replica", blocked);
+        let unblock = ["CLIENT", "UNBLOCK", &peer.id.to_string(), "ERROR"];
+        assert_eq!(pair.master().ask::<i64>(&unblock), 1);
+        pair.replica().resume();
+        in_time("the waiter gets the lock", waits).expect("the replica answers again");
+    });
 }
 
 #[test]
@@ -212,16 +264,6 @@ fn many_threads_share_connections_and_waits() {
         workers.into_iter().for_each(|worker| in_time("the worker ends", worker));
     });
     eventually("nothing is held", || pair.master().keys().is_empty());
-}
-
-#[test]
-fn without_permission_for_wait_no_lock_is_held() {
-    let pair = Pair::start();
-    let client = pair.client(1, PATIENT);
-    pair.master().ask::<()>(&["ACL", "SETUSER", "default", "-wait"]);
-    let error = client.lock("a").lock().expect_err("the number of replicas is unknown");
-    assert!(error.is_server() && error.to_string().contains("NOPERM"), "{error}");
-    eventually("the lock is released", || !exists(pair.master(), "a"));
 }
 
 #[test]

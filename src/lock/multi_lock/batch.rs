@@ -145,8 +145,8 @@ impl<'a> BatchAcquire<'a> {
     /// Fails if too few replicas have the grant, or if it arrived after the deadline.
     fn check_grant(&self, reply: &CallReply) -> Result<()> {
         let over = hold::deadline(reply.sent, self.first.lease()) <= clock::now();
-        let error = match reply.too_few {
-            Some(too_few) => too_few.into_error(),
+        let error = match reply.not_replicated.clone() {
+            Some(error) => error,
             None if over => Error::lost(LostReason::Expired, "the grant arrived too late"),
             None => return Ok(()),
         };

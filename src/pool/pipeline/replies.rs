@@ -15,15 +15,16 @@
 //!
 //! If replicas have to acknowledge a command, `WAIT` is the last command of the write. Replies
 //! to such commands are held until the reply to `WAIT` arrives. Nothing is written ahead behind
-//! `WAIT`, because the server does not read on before that reply.
+//! `WAIT`, because the server does not read on before that reply. If the server refuses `WAIT`, the
+//! commands before it have run: their replies count, as with too few acknowledgements.
 
 use crate::command::call::{Call, Digits};
 use crate::command::reply::Reply;
 use crate::connection::{ReadLimit, STEP};
-use crate::error::{Error, Redirect, Result};
+use crate::error::{Error, ErrorKind, Redirect, Result};
 use crate::pool::pipeline::in_flight::InFlight;
 use crate::pool::pipeline::{Connection, ExchangeResult, PipelineContext};
-use crate::pool::request::{CallReply, Failure, PipelineCommand, ReplyTo, Request, TooFewReplicas};
+use crate::pool::request::{CallReply, Failure, PipelineCommand, ReplyTo, Request};
 use crate::util::clock::{self, Moment, millis};
 
 /// How often a script is loaded for one request before `NOSCRIPT` is an error.
@@ -121,12 +122,9 @@ impl InFlight {
 
     /// Completes the requests whose replies were held until the reply to `WAIT`.
     fn complete_after_wait(&mut self, reply: Reply) {
-        let too_few = self.context.too_few(reply);
+        let not_replicated = self.context.check_replicas(reply).err();
         while let Some((request, reply)) = self.unacknowledged.pop_front() {
-            match &too_few {
-                Ok(too_few) => self.complete(request, reply, *too_few),
-                Err(error) => self.context.complete(request, Err(error.clone())),
-            }
+            self.complete(request, reply, not_replicated.clone());
         }
     }
 
@@ -153,7 +151,7 @@ impl InFlight {
         }
     }
 
-    fn complete(&self, request: Request, reply: Reply, too_few: Option<TooFewReplicas>) {
+    fn complete(&self, request: Request, reply: Reply, not_replicated: Option<Error>) {
         let sent = request.written.unwrap_or(Moment::START);
         let reply = match reply {
             Reply::Refused(refusal) => Err(Error::refused(&refusal)),
@@ -162,7 +160,7 @@ impl InFlight {
                 sent,
                 copies: request.replay.copies.clone(),
                 broken_at: self.broken_at,
-                too_few,
+                not_replicated,
                 connection: self.context.id,
             }),
         };
@@ -231,8 +229,18 @@ impl PipelineContext {
         Call::command(&[b"WAIT", wanted.as_bytes(), timeout.as_bytes()])
     }
 
-    fn too_few(&self, reply: Reply) -> Result<Option<TooFewReplicas>> {
-        let (acknowledged, wanted) = (reply.into_int()?.unsigned_abs(), self.pool.replicas);
-        Ok((acknowledged < wanted.into()).then_some(TooFewReplicas { acknowledged, wanted }))
+    /// Reads the reply to `WAIT`. An error if too few replicas are known to have the write.
+    fn check_replicas(&self, reply: Reply) -> Result<()> {
+        let wanted = self.pool.replicas;
+        let error = match reply.into_int() {
+            Ok(acknowledged) if acknowledged >= wanted.into() => return Ok(()),
+            Ok(acknowledged) => {
+                let message = "replicas acknowledged the write in time";
+                let message = format!("{acknowledged} of {wanted} {message}");
+                Error::new(ErrorKind::NotReplicated, message)
+            }
+            Err(error) => error.unacknowledged(),
+        };
+        Err(self.pool.with_server(error))
     }
 }
