@@ -69,18 +69,26 @@ impl Both {
         self.server.calls("evalsha")
     }
 
-    /// Blocks until a caller waits for the lock `a` of this kind.
-    fn await_waiter(&self, kind: &str, calls_before: u64) {
+    /// Blocks until a caller of leasehold waits for the lock `a` of this kind.
+    fn await_rust(&self, kind: &str, calls_before: u64) {
         eventually("a caller waits", || match kind {
             "spin" => self.calls() > calls_before + 3,
             "fair" => self.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]) > 0,
-            "read" | "write" => self.server.numsub("redisson_rwlock:{a}") > 0,
+            "write" => self.server.numsub("redisson_rwlock:{a}") > 0,
             _ => self.server.numsub("redisson_lock__channel:{a}") > 0,
         });
         if kind == "fair" {
             let own_channel = |it: &String| it.starts_with("redisson_lock__channel:{a}:");
             eventually("the caller subscribes", || self.server.channels().iter().any(own_channel));
         }
+    }
+
+    /// Blocks until this Java thread waits for the lock `a` of this kind.
+    fn await_java(&self, thread: &str, kind: &str, calls_before: u64) {
+        eventually("Java waits", || match kind {
+            "spin" => self.calls() > calls_before + 3,
+            _ => self.java.is_parked(thread),
+        });
     }
 }
 
@@ -97,7 +105,7 @@ fn exclude_and_wake<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
     thread::scope(|scope| {
         let calls = both.calls();
         let waiter = scope.spawn(|| lock.lock().and_then(Guard::unlock));
-        both.await_waiter(kind, calls);
+        both.await_rust(kind, calls);
         java.does("t", &order("unlock"));
         in_time("the Rust waiter gets the lock", waiter).expect("a lock");
     });
@@ -109,7 +117,7 @@ fn exclude_and_wake<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
         assert_eq!(java.does("t", &order("locked")), "true");
         let calls = both.calls();
         let waiting = java.order("t", &order("lock"));
-        both.await_waiter(kind, calls);
+        both.await_java("t", kind, calls);
         match explicit {
             true => guard.unlock().expect("held"),
             false => drop(guard),
@@ -195,7 +203,7 @@ fn keep_a_minimum<P: LockKind>(both: &Both, kind: &str, make: fn(&Client) -> Loc
     let guard = lock.clone().with_min_hold(minimum).lock().expect("free");
     let (start, calls) = (Instant::now(), both.calls());
     let waiting = both.java.order("t", &format!("lock {kind} a"));
-    both.await_waiter(kind, calls);
+    both.await_java("t", kind, calls);
     guard.unlock().expect("held");
     assert_eq!(waiting.answer(), Ok("locked".to_owned()));
     assert!(start.elapsed() < NEVER / 2, "{kind}: not only after the lease");
@@ -243,14 +251,14 @@ fn renew_and_die<P: LockKind>(kind: &str, make: fn(&Client, &str) -> Lock<P>) {
 
     let calls = both.calls();
     let waiting = both.java.order("t", &format!("lock {kind} a"));
-    both.await_waiter(kind, calls);
+    both.await_java("t", kind, calls);
     child.kill();
     assert_eq!(waiting.answer(), Ok("locked".to_owned()), "Rust's lease is over");
     let lock = make(&both.rust, "a");
     thread::scope(|scope| {
         let calls = both.calls();
         let waiter = scope.spawn(|| lock.lock().and_then(Guard::unlock));
-        both.await_waiter(kind, calls);
+        both.await_rust(kind, calls);
         both.java.kill();
         in_time("the Rust waiter gets the lock", waiter).expect("Java's lease is over");
     });
@@ -389,7 +397,7 @@ fn readers_of_both_share_and_writers_wait_for_all() {
     assert_eq!(java.does("w", "try write a"), "false");
     java.does("r", "unlock read a");
     let waiting = java.order("w", "lock write a");
-    both.await_waiter("write", 0);
+    both.await_java("w", "write", 0);
     assert!(waiting.is_open(), "Rust reads");
     reading.unlock().expect("held");
     assert_eq!(waiting.answer(), Ok("locked".to_owned()));
@@ -418,7 +426,7 @@ fn a_writer_that_keeps_its_read_lock_admits_readers_of_the_other_side() {
     let (writing, reading) =
         (lock.write().expect("free"), lock.read().expect("the writer may read"));
     let waiting = java.order("r", "lock read a");
-    both.await_waiter("read", 0);
+    both.await_java("r", "read", 0);
     writing.unlock().expect("held");
     assert_eq!(waiting.answer(), Ok("locked".to_owned()), "Java gets the message");
     assert_eq!(java.does("w", "try write a"), "false");
@@ -484,7 +492,7 @@ fn multi_locks_exclude_each_other() {
     assert!(lock.try_lock().expect("an answer").is_none());
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
-        both.await_waiter("plain", 0);
+        both.await_rust("plain", 0);
         both.java.does("t", "unlock multi a,b");
         in_time("the Rust waiter gets both locks", waiter).expect("both locks");
     });

@@ -94,7 +94,7 @@ fn both_sides_exclude_each_other_before_and_after_a_fail_over() {
         held == Some(2)
     };
     eventually("the replica has both locks", || servers.replicas().iter().all(has_both));
-    servers.fail_over();
+    servers.fail_over_and_settle();
     eventually("Rust uses the new master", || {
         rust.lock("b").try_lock().is_ok_and(|got| got.is_none())
     });

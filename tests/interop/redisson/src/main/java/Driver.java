@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RBucket;
@@ -18,7 +19,8 @@ import org.redisson.config.Config;
 /**
  * Executes orders from standard input, one per line: {@code THREAD VERB KIND NAME ARGUMENT...}.
  * Each thread is one holder and executes its orders in sequence. The answer is
- * {@code THREAD ok VALUE} or {@code THREAD error CLASS: MESSAGE}.
+ * {@code THREAD ok VALUE} or {@code THREAD error CLASS: MESSAGE}. The order
+ * {@code THREAD parked OTHER} asks whether another thread sleeps until a message.
  *
  * <p>Arguments: the addresses of the servers, separated by commas, and the time-out of the
  * watchdog in milliseconds. Locks are on the first server; a red lock is on all servers. With the
@@ -72,7 +74,7 @@ public final class Driver {
         for (String order = orders.readLine(); order != null; order = orders.readLine()) {
             String[] words = order.split(" ");
             ExecutorService thread = driver.threads.computeIfAbsent(words[0],
-                label -> Executors.newSingleThreadExecutor());
+                label -> Executors.newSingleThreadExecutor(run -> new Thread(run, label)));
             thread.execute(() -> driver.execute(words));
         }
         System.exit(0);
@@ -85,14 +87,27 @@ public final class Driver {
 
     private void execute(String[] words) {
         try {
-            Object value = Synchronizers.has(words[2])
-                ? synchronizers.perform(words[1], words[2], words[3], arguments(words))
-                : perform(words[1], words[2], words[3], words.length > 4 ? words[4] : "");
+            Object value;
+            if (words[1].equals("parked")) {
+                value = isParked(words[2]);
+            } else if (Synchronizers.has(words[2])) {
+                value = synchronizers.perform(words[1], words[2], words[3], arguments(words));
+            } else {
+                value = perform(words[1], words[2], words[3], words.length > 4 ? words[4] : "");
+            }
             print(words[0] + " ok " + value);
         } catch (Throwable thrown) {
             String message = String.valueOf(thrown.getMessage()).replace('\n', ' ');
             print(words[0] + " error " + thrown.getClass().getSimpleName() + ": " + message);
         }
+    }
+
+    /** Returns whether a thread sleeps until a message of a release, which it receives then. */
+    private static boolean isParked(String label) {
+        return Thread.getAllStackTraces().entrySet().stream()
+            .filter(thread -> thread.getKey().getName().equals(label))
+            .flatMap(thread -> Arrays.stream(thread.getValue()))
+            .anyMatch(frame -> frame.getClassName().equals(Semaphore.class.getName()));
     }
 
     private static List<String> arguments(String[] words) {
