@@ -5,6 +5,7 @@
 //! is fixed when a call begins.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
@@ -46,11 +47,19 @@ pub struct CancelToken(Arc<TokenState>);
 #[derive(Default)]
 struct TokenState {
     cancelled: AtomicBool,
-    /// Waiting threads by the address of their parker. A thread has one wait at a time.
-    waiting: Mutex<HashMap<usize, Arc<Parker>>>,
+    /// Waiting threads by the address of their parker.
+    waiting: Mutex<HashMap<usize, WatchingThread>>,
 }
 
-/// A panic leaves the state consistent: loggers and callbacks run without the mutex
+/// A thread that waits.
+struct WatchingThread {
+    parker: Arc<Parker>,
+    /// How many of its calls watch the token. Code of the program that runs inside a call, such as
+    /// a recorder of metrics, may call again.
+    watches: usize,
+}
+
+/// A panic leaves the state consistent: callbacks run without the mutex
 /// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for TokenState {}
 
@@ -63,7 +72,7 @@ impl CancelToken {
     /// Ends all present and later waits with this token. Does not block, no round trip.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
-        self.0.waiting.lock().values().for_each(|parker| parker.unpark());
+        self.0.waiting.lock().values().for_each(|thread| thread.parker.unpark());
     }
 
     /// Returns whether [`cancel`](CancelToken::cancel) was called.
@@ -86,7 +95,8 @@ impl CancelToken {
     /// earlier cancellation unparks nothing.
     pub(crate) fn watch(&self, parker: &Arc<Parker>) -> CancelWatch {
         let key = Arc::as_ptr(parker) as usize;
-        self.0.waiting.lock().insert(key, Arc::clone(parker));
+        let new = || WatchingThread { parker: Arc::clone(parker), watches: 0 };
+        self.0.waiting.lock().entry(key).or_insert_with(new).watches += 1;
         CancelWatch { token: self.clone(), key }
     }
 }
@@ -106,7 +116,13 @@ pub(crate) struct CancelWatch {
 
 impl Drop for CancelWatch {
     fn drop(&mut self) {
-        self.token.0.waiting.lock().remove(&self.key);
+        let mut waiting = self.token.0.waiting.lock();
+        if let Entry::Occupied(mut thread) = waiting.entry(self.key) {
+            thread.get_mut().watches -= 1;
+            if thread.get().watches == 0 {
+                thread.remove();
+            }
+        }
     }
 }
 
@@ -242,6 +258,17 @@ mod tests {
         token.cancel();
         parker.park_until(Moment::END);
         drop(watch);
+        assert!(token.0.waiting.lock().is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_nested_call_leaves_the_watch_of_the_outer_call() {
+        let (token, parker) = (CancelToken::new(), Arc::default());
+        let outer = token.watch(&parker);
+        drop(token.watch(&parker));
+        token.cancel();
+        parker.park_until(Moment::END);
+        drop(outer);
         assert!(token.0.waiting.lock().is_empty());
     }
 

@@ -193,7 +193,7 @@
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
 //! | `leasehold::events` | error, warn | panics of [`Events`] methods and of closures; dropped events |
-//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; the [client record](Builder::announce); questions to running processes about holds |
+//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; dropped lines; the [client record](Builder::announce); questions to running processes about holds |
 //!
 //! Each line also has key-values for structured loggers: facts of its text, and other facts.
 //!
@@ -207,6 +207,13 @@
 //! | `server` | the address of the server, without user and password; null if the error names no server |
 //!
 //! Targets and keys stay the same in compatible versions. Texts may change.
+//!
+//! A thread of its own (`leasehold-log`) calls the logger, so a logger that blocks delays no call,
+//! renewal or release, and a logger may use locks. The thread exists while lines are queued, and
+//! serves all clients of the process. Lines keep their order, but may come a little later than
+//! lines of the program. While 1024 lines wait, further ones are dropped, and a line tells how many
+//! were. [`Client::close`] waits for the queued lines; a process that ends without it may lose the
+//! last ones.
 //!
 //! A program that logs with `tracing` receives these lines through the crate
 //! [`tracing-log`](https://docs.rs/tracing-log), in two lines:

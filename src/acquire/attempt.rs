@@ -23,6 +23,7 @@ use crate::pool::Target;
 use crate::pool::request::{CallReply, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 
 impl WaitLoop<'_> {
@@ -369,7 +370,7 @@ impl WaitLoop<'_> {
         if left.is_none() && !std::mem::replace(&mut self.reports.warned, true) {
             let (name, kind) = (local.name().given(), self.call.rules.kind());
             log::warn!(
-                target: log_target::LEASE, lock = &**name, kind:?;
+                logger: LINES, target: log_target::LEASE, lock = &**name, kind:?;
                 "the lock {name:?} is held without a time to live: it stays held until it is freed"
             );
         }

@@ -124,7 +124,7 @@ enum NextStep {
 }
 
 impl Drop for WaitLoop<'_> {
-    /// Leaves the queue and cleans up after a panic of a logger or an allocation.
+    /// Leaves the queue and cleans up after a panic, of an allocation for example.
     fn drop(&mut self) {
         if !self.has_left {
             self.leave().into_iter().for_each(HoldHandle::discard);

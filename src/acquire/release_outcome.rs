@@ -20,8 +20,8 @@ use crate::local::Local;
 use crate::local::hold::Hold;
 use crate::pool::request::{CallReply, OnOutcome, ReleasedHold};
 use crate::util::clock;
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
-use crate::util::threads;
 
 impl OnOutcome for Local {
     fn settle(&self, hold: ReleasedHold, outcome: Result<CallReply>) {
@@ -97,12 +97,10 @@ impl Local {
 
     fn log_failed_release(&self, hold: &Hold, error: &Error) {
         let (name, (kind, hold)) = (self.name().given(), hold.kind_and_number());
-        threads::log_without_panic(|| {
-            log::warn!(
-                target: log_target::LEASE,
-                lock = &**name, kind:?, hold, error:%, server = error.server();
-                "a release failed: {error}"
-            )
-        });
+        log::warn!(
+            logger: LINES, target: log_target::LEASE,
+            lock = &**name, kind:?, hold, error:%, server = error.server();
+            "a release failed: {error}"
+        );
     }
 }

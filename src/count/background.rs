@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
 use crate::pool::router::Router;
 use crate::util::clock;
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
-use crate::util::threads;
 
 /// Receives the outcome of a background request.
 struct BackgroundChange {
@@ -33,12 +33,11 @@ impl OnOutcome for BackgroundChange {
                 }
             }
             (Ok(_), _) => {}
-            (Err(error), _) => threads::log_without_panic(|| {
-                log::warn!(
-                    target: log_target::LEASE, lock = &**name, error:%, server = error.server();
-                    "a request of {name:?} was never answered, so its count may be wrong: {error}"
-                )
-            }),
+            (Err(error), _) => log::warn!(
+                logger: LINES, target: log_target::LEASE,
+                lock = &**name, error:%, server = error.server();
+                "a request of {name:?} was never answered, so its count may be wrong: {error}"
+            ),
         }
     }
 }

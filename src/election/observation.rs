@@ -26,6 +26,7 @@ use crate::inspect::query::Inspector;
 use crate::listener::channels::{Channel, MessageCount};
 use crate::pool::Target;
 use crate::util::clock::{self, Moment, jittered};
+use crate::util::log_lines::LINES;
 use crate::util::sync::{Offer, Parker};
 use crate::util::{log_target, threads};
 
@@ -198,12 +199,11 @@ impl Observation {
     }
 
     fn log_failure(&self, error: &Error) {
-        threads::log_without_panic(|| {
-            log::debug!(
-                target: log_target::CONNECTION, lock = &**self.context.local.name().given(), error:%,
-                server = error.server();
-                "an observer could not read the leader: {error}"
-            );
-        });
+        log::debug!(
+            logger: LINES, target: log_target::CONNECTION,
+            lock = &**self.context.local.name().given(), error:%,
+            server = error.server();
+            "an observer could not read the leader: {error}"
+        );
     }
 }

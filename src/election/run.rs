@@ -8,7 +8,8 @@ use crate::acquire::LockContext;
 use crate::cancel::{CancelToken, Limit};
 use crate::error::{Error, Result};
 use crate::util::clock::{self, doubled, jittered};
-use crate::util::{log_target, threads};
+use crate::util::log_lines::LINES;
+use crate::util::log_target;
 
 /// The first and the longest pause after a campaign that failed.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -100,12 +101,11 @@ impl Election {
     /// Pauses after a failure, at most until the token is cancelled or the client is closed.
     fn pause(&self, stop: &CancelToken, failures: u32, error: &Error) -> Result<()> {
         let LockContext { engine, .. } = &**self.shared.context()?;
-        threads::log_without_panic(|| {
-            log::warn!(
-                target: log_target::LEASE, lock = self.name(), error:%, server = error.server();
-                "a candidate or leader failed, and campaigns again: {error}"
-            );
-        });
+        log::warn!(
+            logger: LINES, target: log_target::LEASE,
+            lock = self.name(), error:%, server = error.server();
+            "a candidate or leader failed, and campaigns again: {error}"
+        );
         let span = doubled(FIRST_PAUSE, failures, LONGEST_PAUSE);
         let limit = Limit::none().or_closed(&engine.closing).or_cancelled(Some(stop));
         limit.pause(jittered(span, clock::now().nanos()));

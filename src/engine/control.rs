@@ -13,6 +13,7 @@ use crate::kind::rules::KindRules;
 use crate::listener::channels::ControlHandler;
 use crate::pool::request::{BackgroundTask, Request};
 use crate::topology::route::Generation;
+use crate::util::log_lines::LINES;
 use crate::util::{clock, log_target};
 
 /// The greatest length of a request in bytes. Longer ones are ignored.
@@ -28,7 +29,8 @@ impl ControlHandler for Engine {
         let parsed = (request.len() <= MAX_LENGTH).then(|| connection::parse(request)).flatten();
         let Some(request) = parsed.as_ref().and_then(DetailsRequest::read) else {
             return log::debug!(
-                target: log_target::CLIENT, "an invalid request of another process is ignored"
+                logger: LINES, target: log_target::CLIENT,
+                "an invalid request of another process is ignored"
             );
         };
         let answer = self.answer(&request).pack();
@@ -39,7 +41,10 @@ impl ControlHandler for Engine {
     /// Releases the grant if its call has ended.
     fn handle_grant(&self, message: &[u8], generation: Generation) {
         let Some(grant) = GrantMessage::read(message) else {
-            return log::debug!(target: log_target::CLIENT, "an invalid grant is ignored");
+            return log::debug!(
+                logger: LINES, target: log_target::CLIENT,
+                "an invalid grant is ignored"
+            );
         };
         let local = self.locals.by_key.find(grant.key);
         let rules = local.as_ref().and_then(|local| local.rules_of_grants());

@@ -23,6 +23,7 @@ use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
 use crate::topology::sentinel::Sentinels;
 use crate::util::clock;
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
@@ -199,12 +200,11 @@ fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Resul
             Ok(_) => Ok(true),
             Err(error) if !error.is_final() => Err(error),
             Err(error) => {
-                threads::log_without_panic(|| {
-                    log::info!(
-                        target: log_target::TOPOLOGY, error:%, server = &**address.shown();
-                        "no sharded pub/sub, so all nodes get each message: {error}"
-                    );
-                });
+                log::info!(
+                    logger: LINES, target: log_target::TOPOLOGY,
+                    error:%, server = &**address.shown();
+                    "no sharded pub/sub, so all nodes get each message: {error}"
+                );
                 Ok(false)
             }
         }

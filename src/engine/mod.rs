@@ -9,7 +9,8 @@
 //!    told to stop.
 //! 2. The calls that were ended return, and background requests are sent. Both together take at
 //!    most one response time-out.
-//! 3. The threads are joined, within one more response time-out.
+//! 3. The threads are joined, and the logger gets the queued lines, within one more response
+//!    time-out.
 //!
 //! Dropping the last handle does only step 1: it never waits.
 
@@ -47,6 +48,7 @@ use crate::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
 use crate::util::interner::{Interned, Recent};
+use crate::util::log_lines::{self, LINES};
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::watchdog::Watchdog;
@@ -119,7 +121,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// A panic leaves the state consistent: loggers and callbacks run without a mutex
+/// A panic leaves the state consistent: callbacks run without a mutex
 /// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for Engine {}
 
@@ -324,6 +326,7 @@ impl Engine {
         let reapers = self.router.finish();
         let end = clock::now() + self.settings.response_timeout;
         threads.into_iter().chain(reapers).for_each(|thread| join(thread, end));
+        log_lines::flush(end);
     }
 
     /// Tells the threads to end, and returns them for joining.
@@ -373,11 +376,14 @@ fn join(thread: JoinHandle<()>, end: Moment) {
     }
     if !thread.is_finished() {
         return log::warn!(
-            target: log_target::CLIENT,
+            logger: LINES, target: log_target::CLIENT,
             "a thread of a closed client is still busy and is not joined"
         );
     }
     if thread.join().is_err() {
-        log::error!(target: log_target::CLIENT, "a thread of the client has panicked");
+        log::error!(
+            logger: LINES, target: log_target::CLIENT,
+            "a thread of the client has panicked"
+        );
     }
 }

@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::{Error, Result};
 use crate::events::{Event, Events};
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::threads;
 
@@ -87,12 +88,10 @@ impl EventQueue {
     fn count_dropped(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         if dropped.is_power_of_two() {
-            threads::log_without_panic(|| {
-                log::warn!(
-                    target: log_target::EVENTS,
-                    "the events listener is too slow: {dropped} events were dropped so far"
-                );
-            });
+            log::warn!(
+                logger: LINES, target: log_target::EVENTS,
+                "the events listener is too slow: {dropped} events were dropped so far"
+            );
         }
     }
 

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::events::queue::{Closure, EventQueue, Report};
 use crate::events::{Event, Events, HandleListener, LossCall};
 use crate::stats::StatsRecorder;
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
-use crate::util::threads;
 
 /// The counters of a client, and its queue to the events thread.
 ///
@@ -98,12 +98,10 @@ impl EventSink {
         match self.queue() {
             Ok(queue) => Some(LossCall::new(Arc::clone(name), closure, queue.clone())),
             Err(error) => {
-                threads::log_without_panic(|| {
-                    log::error!(
-                        target: log_target::CLIENT, lock = &**name, error:%;
-                        "a closure of `on_lost` will not be called: {error}"
-                    );
-                });
+                log::error!(
+                    logger: LINES, target: log_target::CLIENT, lock = &**name, error:%;
+                    "a closure of `on_lost` will not be called: {error}"
+                );
                 None
             }
         }

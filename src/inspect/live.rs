@@ -26,6 +26,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 
 pub(crate) use crate::command::details::LiveDetails;
@@ -183,7 +184,7 @@ impl LiveSession {
             self.link = None;
             if !std::mem::take(&mut may_retry) {
                 log::debug!(
-                    target: log_target::CLIENT, error:%, server = error.server();
+                    logger: LINES, target: log_target::CLIENT, error:%, server = error.server();
                     "running processes are not asked for details: {error}"
                 );
                 self.failure = Some(AskPause::after(self.failure, clock::now()));

@@ -52,6 +52,7 @@ use crate::listener::subscriber::Subscriber;
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
 use crate::util::clock::{self, Moment, jittered};
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
@@ -242,7 +243,7 @@ impl Listener {
             Ok(thread) => *self.thread.lock() = Some(thread),
             Err(error) => {
                 log::error!(
-                    target: log_target::CLIENT, error:%;
+                    logger: LINES, target: log_target::CLIENT, error:%;
                     "cannot start the listener thread, so waiting callers poll: {error}"
                 );
                 self.started.store(false, Ordering::Release);
@@ -303,16 +304,17 @@ impl Listener {
     /// After a refusal the connection is no longer kept for requests.
     fn pause(&self, pause: &mut Duration, error: &Error) {
         let only_for_requests = self.orders.has_to_stay() && !self.has_waiting_callers();
-        threads::log_without_panic(|| match only_for_requests {
-            true => log::debug!(
-                target: log_target::CONNECTION, error:%, server = error.server();
+        if only_for_requests {
+            log::debug!(
+                logger: LINES, target: log_target::CONNECTION, error:%, server = error.server();
                 "cannot listen for requests of other processes: {error}"
-            ),
-            false => log::warn!(
-                target: log_target::CONNECTION, error:%, server = error.server();
+            );
+        } else {
+            log::warn!(
+                logger: LINES, target: log_target::CONNECTION, error:%, server = error.server();
                 "cannot listen for releases, so waiting callers poll: {error}"
-            ),
-        });
+            );
+        }
         if error.is_final() {
             self.need_not_stay();
         }

@@ -51,9 +51,9 @@ use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry};
 use crate::util::clock::{self, Moment};
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
-use crate::util::threads;
 
 pub(crate) use release::EndOutcome;
 pub(crate) use turn::Turn;
@@ -110,7 +110,7 @@ impl fmt::Debug for Local {
     }
 }
 
-/// A panic leaves the state consistent: loggers and callbacks run without the mutex
+/// A panic leaves the state consistent: callbacks run without the mutex
 /// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for Local {}
 
@@ -329,13 +329,11 @@ impl Local {
             self.events.stats().series(|| hold.series_key()).lost(reason);
             let name = Arc::clone(self.name.given());
             let (kind, number) = hold.kind_and_number();
-            // The caller may be a drop of a guard while its thread unwinds.
-            threads::log_without_panic(|| {
-                log::warn!(
-                    target: log_target::LEASE, lock = &*name, kind:?, hold = number, reason:?;
-                    "{} {name:?} was lost: {reason}", kind.subject()
-                )
-            });
+            log::warn!(
+                logger: LINES, target: log_target::LEASE,
+                lock = &*name, kind:?, hold = number, reason:?;
+                "{} {name:?} was lost: {reason}", kind.subject()
+            );
             let at = clock::wall_time;
             let lost = || Event::Lost(Lost { at: at(), name, kind, hold: number, reason });
             self.events.emit_with(hold.terms().listener(), lost);
@@ -352,12 +350,10 @@ impl Local {
     pub(crate) fn report_overdue(&self, hold: &Hold, now: Moment) {
         let Some(held) = hold.take_overdue(now) else { return };
         let (name, (kind, number)) = (Arc::clone(self.name.given()), hold.kind_and_number());
-        threads::log_without_panic(|| {
-            log::warn!(
-                target: log_target::LEASE, lock = &*name, kind:?, hold = number;
-                "{} {name:?} is held beyond its limit: it is not renewed any more", kind.subject()
-            );
-        });
+        log::warn!(
+            logger: LINES, target: log_target::LEASE, lock = &*name, kind:?, hold = number;
+            "{} {name:?} is held beyond its limit: it is not renewed any more", kind.subject()
+        );
         let at = clock::wall_time;
         let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold: number, held });
         self.events.emit_with(hold.terms().listener(), overdue);

@@ -21,6 +21,7 @@ use crate::pool::request::{BackgroundTask, CallReply, Request};
 use crate::pool::retry_queue::RetryQueue;
 use crate::topology::failover::ServerObserver;
 use crate::util::clock::{self, Moment, doubled};
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Mutex;
 use crate::util::threads;
@@ -168,15 +169,13 @@ impl ConnectionObserver for Background {
     fn reconnected(&self, connection: ConnectionId, address: &Arc<str>) {
         self.queue.end_pause(connection);
         let address = Arc::clone(address);
-        threads::catch_panic("reporting a new connection", || {
-            self.events.stats().reconnected();
-            log::info!(
-                target: log_target::CONNECTION, server = &*address;
-                "reconnected to {address}"
-            );
-            let at = clock::wall_time();
-            self.events.emit(|| Event::Reconnected(Reconnected { at, address }));
-        });
+        self.events.stats().reconnected();
+        log::info!(
+            logger: LINES, target: log_target::CONNECTION, server = &*address;
+            "reconnected to {address}"
+        );
+        let at = clock::wall_time();
+        self.events.emit(|| Event::Reconnected(Reconnected { at, address }));
         let receiver = self.server_observer.lock().clone();
         if let Some(receiver) = receiver.and_then(|receiver| receiver.upgrade()) {
             receiver.server_may_have_changed();

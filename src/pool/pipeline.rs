@@ -194,7 +194,7 @@ impl Pipeline {
                 self.fail_all(&error);
                 break;
             }
-            // A logger of the program may panic.
+            // A panic must not leave the requests without an answer.
             let round = || self.round(limit);
             let (error, gives_up) = match threads::catch_panic("exchanging requests", round) {
                 Some(Ok(true)) => continue,

@@ -22,6 +22,7 @@ use crate::pool::connections::Connections;
 use crate::pool::retry_queue::LONGEST_PAUSE;
 use crate::pool::shared_connection::Unread;
 use crate::util::clock::{self, Moment};
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::TIME_PASSES;
 use crate::util::threads;
@@ -60,12 +61,10 @@ impl Connections {
 
     /// Serves a connection on the calling thread, because the system starts no thread.
     fn serve_without_reaper(&self, connection: ConnectionId, error: &io::Error) {
-        threads::log_without_panic(|| {
-            log::error!(
-                target: log_target::CLIENT, error:%;
-                "cannot start a reaper thread, so a caller waits instead: {error}"
-            );
-        });
+        log::error!(
+            logger: LINES, target: log_target::CLIENT, error:%;
+            "cannot start a reaper thread, so a caller waits instead: {error}"
+        );
         self.background.queue.unclaim_reaper(connection);
         self.get(connection).serve();
     }

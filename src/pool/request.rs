@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Redirect, Result};
 use crate::pool::joined::Joining;
 use crate::pool::reply_slot::{Promise, ReplySlot};
 use crate::util::clock::Moment;
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 
 /// The copies of a request that were written before the copy with the reply.
@@ -202,13 +203,13 @@ impl BackgroundTask {
             (None, Ok(_)) => {}
             (None, Err(error)) if self.effect.is_zero() => {
                 log::debug!(
-                    target: log_target::LEASE, error:%, server = error.server();
+                    logger: LINES, target: log_target::LEASE, error:%, server = error.server();
                     "a background request failed: {error}"
                 );
             }
             (None, Err(error)) => {
                 log::warn!(
-                    target: log_target::LEASE, error:%, server = error.server();
+                    logger: LINES, target: log_target::LEASE, error:%, server = error.server();
                     "a clean-up failed; a lock may stay held until its lease ends: {error}"
                 );
             }

@@ -15,9 +15,9 @@ use crate::command::reply::Reply;
 use crate::error::{Error, Result};
 use crate::events::{Audit, Event, EventSink};
 use crate::util::clock;
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Mutex;
-use crate::util::threads;
 
 /// The oldest supported version of Redis.
 const OLDEST: (u32, u32) = (6, 2);
@@ -157,12 +157,10 @@ impl Auditor {
         let harmless = facts.cluster_mode_finding().filter(|_| !self.of_cluster);
         for text in findings.iter().chain(&harmless) {
             let finding: Arc<str> = finding(server, text.clone()).to_string().into();
-            threads::log_without_panic(|| {
-                log::warn!(
-                    target: log_target::AUDIT, server = &**server;
-                    "{finding}"
-                )
-            });
+            log::warn!(
+                logger: LINES, target: log_target::AUDIT, server = &**server;
+                "{finding}"
+            );
             let (at, server) = (clock::wall_time(), Arc::clone(server));
             self.events.emit(|| Event::Audit(Audit { at, server, finding }));
         }

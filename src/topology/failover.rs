@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use crate::error::{Error, Result};
 use crate::topology::route::{FailoverWatch, Route};
 use crate::util::clock;
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Parker;
 use crate::util::threads;
@@ -69,12 +70,11 @@ impl FailoverMonitor {
                 }
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {
-                    threads::log_without_panic(|| {
-                        log::debug!(
-                            target: log_target::TOPOLOGY, error:%, server = error.server();
-                            "cannot watch for fail-overs: {error}"
-                        )
-                    });
+                    log::debug!(
+                        logger: LINES, target: log_target::TOPOLOGY,
+                        error:%, server = error.server();
+                        "cannot watch for fail-overs: {error}"
+                    );
                 }
                 None => self.parker.park_until(clock::now() + threads::PANIC_PAUSE),
             }

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
 
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Mutex;
 use crate::util::threads;
@@ -73,12 +74,10 @@ impl Executor {
                 state.threads -= 1;
                 let has_no_workers = state.threads == 0;
                 drop(state);
-                threads::log_without_panic(|| {
-                    log::error!(
-                        target: log_target::CLIENT, error:%;
-                        "the executor cannot start a thread: {error}"
-                    )
-                });
+                log::error!(
+                    logger: LINES, target: log_target::CLIENT, error:%;
+                    "the executor cannot start a thread: {error}"
+                );
                 if has_no_workers {
                     queue.try_iter().for_each(|job| job());
                 }

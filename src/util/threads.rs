@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
 
 /// The pause of a thread after a step that panicked, so that it does not spin.
@@ -41,12 +42,10 @@ pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
         }
     };
     if let Err(error) = detach(name, run) {
-        log_without_panic(|| {
-            log::error!(
-                target: log_target::CLIENT, error:%;
-                "cannot start the thread {name}, so a caller waits instead: {error}"
-            )
-        });
+        log::error!(
+            logger: LINES, target: log_target::CLIENT, error:%;
+            "cannot start the thread {name}, so a caller waits instead: {error}"
+        );
         if let Some(job) = take(&job) {
             job();
         }
@@ -55,15 +54,16 @@ pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
 
 /// Runs one step of a thread that must not end. Returns `None` if the step panicked.
 ///
-/// Foreign code in the step, a logger or a callback, may panic. The panic is logged, unless the
-/// logger panics. In a model a panic is a finding and propagates.
+/// The panic is logged. In a model a panic is a finding and propagates.
 pub(crate) fn catch_panic<T>(activity: impl fmt::Display, step: impl FnOnce() -> T) -> Option<T> {
-    catch_and_report(step, || {
+    let done = catch_quietly(step);
+    if done.is_none() {
         log::error!(
-            target: log_target::CLIENT,
+            logger: LINES, target: log_target::CLIENT,
             "a thread panicked while {activity}, and continues"
-        )
-    })
+        );
+    }
+    done
 }
 
 /// Runs one call of a callback of the program. Returns `None` if the callback panicked.
@@ -71,34 +71,23 @@ pub(crate) fn catch_panic_of_callback<T>(
     activity: impl fmt::Display,
     callback: impl FnOnce() -> T,
 ) -> Option<T> {
-    catch_and_report(callback, || {
+    let done = catch_quietly(callback);
+    if done.is_none() {
         log::error!(
-            target: log_target::EVENTS,
+            logger: LINES, target: log_target::EVENTS,
             "a thread panicked while {activity}, and continues"
-        )
-    })
+        );
+    }
+    done
 }
 
-fn catch_and_report<T>(step: impl FnOnce() -> T, report: impl FnOnce()) -> Option<T> {
+/// Runs a step. Returns `None` if the step panicked.
+pub(crate) fn catch_quietly<T>(step: impl FnOnce() -> T) -> Option<T> {
     if cfg!(all(test, leasehold_model)) {
         return Some(step());
     }
-    match catch_unwind(AssertUnwindSafe(step)) {
-        Ok(done) => Some(done),
-        Err(payload) => {
-            // The drop of the payload may panic, and the logger itself may have panicked.
-            std::mem::forget(payload);
-            let _ = catch_unwind(AssertUnwindSafe(report)).map_err(std::mem::forget);
-            None
-        }
-    }
-}
-
-/// Runs `log`, which writes to the log, and catches a panic of the logger.
-///
-/// For the threads of a client, and for the drop of a guard, perhaps while its thread unwinds.
-pub(crate) fn log_without_panic(log: impl FnOnce()) {
-    catch_panic("logging", log);
+    // The drop of the payload may panic.
+    catch_unwind(AssertUnwindSafe(step)).map_err(std::mem::forget).ok()
 }
 
 #[cfg(all(test, not(leasehold_model)))]

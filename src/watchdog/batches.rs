@@ -8,8 +8,8 @@ use crate::command::call::Call;
 use crate::error::Error;
 use crate::pool::request::{CallReply, Failure};
 use crate::pool::router::Router;
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
-use crate::util::threads;
 
 /// The largest number of keys in one script call.
 const MAX_KEYS: usize = 128;
@@ -106,12 +106,10 @@ fn send<'a, T: 'a>(
 
 /// Logs that a batch about this many locks failed; `command` names its command.
 pub(super) fn log_failed(command: &str, locks: usize, error: &Error) {
-    threads::log_without_panic(|| {
-        log::debug!(
-            target: log_target::CONNECTION, error:%, server = error.server();
-            "a {command} of {locks} locks failed: {error}"
-        )
-    });
+    log::debug!(
+        logger: LINES, target: log_target::CONNECTION, error:%, server = error.server();
+        "a {command} of {locks} locks failed: {error}"
+    );
 }
 
 impl BatchFailure {

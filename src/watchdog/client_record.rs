@@ -28,8 +28,9 @@ use crate::listener::shards::Listeners;
 use crate::pool::Target;
 use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
 use crate::util::clock::{self, Moment};
+use crate::util::log_lines::LINES;
+use crate::util::log_target;
 use crate::util::sync::Mutex;
-use crate::util::{log_target, threads};
 
 /// The longest time between two looks at the counters, so that the record follows within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(400);
@@ -233,22 +234,18 @@ fn warn_of_refusal(error: &Error) {
         }
         _ => "",
     };
-    threads::log_without_panic(|| {
-        log::warn!(
-            target: log_target::CLIENT, error:%, server = error.server();
-            "other processes cannot see which process this client is, because its record was \
-             refused; {advice}build the client with announce(false): {error}"
-        );
-    });
+    log::warn!(
+        logger: LINES, target: log_target::CLIENT, error:%, server = error.server();
+        "other processes cannot see which process this client is, because its record was \
+         refused; {advice}build the client with announce(false): {error}"
+    );
 }
 
 fn log_debug(failure: &str, error: &Error) {
-    threads::log_without_panic(|| {
-        log::debug!(
-            target: log_target::CLIENT, error:%, server = error.server();
-            "the client record {failure}: {error}"
-        );
-    });
+    log::debug!(
+        logger: LINES, target: log_target::CLIENT, error:%, server = error.server();
+        "the client record {failure}: {error}"
+    );
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ use crate::command::leader;
 use crate::error::Result;
 use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
 use crate::util::clock::{self, Moment};
+use crate::util::log_lines::LINES;
+use crate::util::log_target;
 use crate::util::sync::{AtomicU64, Mutex};
-use crate::util::{log_target, threads};
 
 /// The time from an announcement without a reply to the next one.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -79,13 +80,12 @@ impl OnOutcome for Announcement {
             Ok(true) if planned => self.announced(clock::now()),
             // The renewal of the lease finds a lost term.
             Ok(_) => {}
-            Err(error) => threads::log_without_panic(|| {
-                log::debug!(
-                    target: log_target::LEASE, lock = &**self.term.local.name().given(), error:%,
-                    server = error.server();
-                    "a leader could not be announced: {error}"
-                );
-            }),
+            Err(error) => log::debug!(
+                logger: LINES, target: log_target::LEASE,
+                lock = &**self.term.local.name().given(), error:%,
+                server = error.server();
+                "a leader could not be announced: {error}"
+            ),
         }
     }
 }

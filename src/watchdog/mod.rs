@@ -62,6 +62,7 @@ use crate::topology::audit::Auditor;
 use crate::topology::failover::ServerObserver;
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
+use crate::util::log_lines::{self, LINES};
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
@@ -201,6 +202,7 @@ impl Watchdog {
     fn run(&self) {
         let mut next_heartbeat = Moment::START;
         while !self.stop.load(Ordering::Acquire) {
+            log_lines::start_missing_writer();
             let round = || self.round(&mut next_heartbeat);
             let next_round = threads::catch_panic("renewing leases", round);
             self.parker.park_until(next_round.unwrap_or_else(|| self.after_panic()));
@@ -290,12 +292,10 @@ impl Watchdog {
         for heartbeat in pending {
             let (_, outcome) = self.router.wait_without_retry(heartbeat, &Limit::none());
             if let Err(Failure { error, .. }) = outcome {
-                threads::log_without_panic(|| {
-                    log::debug!(
-                        target: log_target::CONNECTION, error:%, server = error.server();
-                        "a listener's heartbeat could not be sent: {error}"
-                    )
-                });
+                log::debug!(
+                    logger: LINES, target: log_target::CONNECTION, error:%, server = error.server();
+                    "a listener's heartbeat could not be sent: {error}"
+                );
             }
         }
     }

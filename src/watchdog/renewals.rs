@@ -22,8 +22,8 @@ use crate::local::hold::{HoldStatus, TimerTask};
 use crate::pool::request::CallReply;
 use crate::stats::Series;
 use crate::util::clock::{self, Moment, jittered, millis};
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
-use crate::util::threads;
 
 /// The lease that makes the renewal script extend nothing: every key has more left.
 const VERIFY_ONLY: &[u8] = b"-2";
@@ -74,13 +74,11 @@ impl Watchdog {
         let name = Arc::clone(watched.local.name().given());
         let (kind, hold) = watched.hold.kind_and_number();
         self.set_renewal_timer(watched);
-        threads::log_without_panic(|| {
-            log::warn!(
-                target: log_target::LEASE, lock = &*name, kind:?, hold;
-                "the thread that held the lock {name:?} has ended: \
-                 its lease is not renewed any more"
-            );
-        });
+        log::warn!(
+            logger: LINES, target: log_target::LEASE, lock = &*name, kind:?, hold;
+            "the thread that held the lock {name:?} has ended: \
+             its lease is not renewed any more"
+        );
     }
 
     /// Returns all watched holds.
@@ -206,12 +204,10 @@ impl Watchdog {
     /// Reports renewals without a usable reply, and repeats those of holds that are still valid.
     fn renewal_failed<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>, error: &Error) {
         let (now, batch) = (clock::now(), Vec::from_iter(batch));
-        threads::log_without_panic(|| {
-            log::warn!(
-                target: log_target::LEASE, error:%, server = error.server();
-                "{} leases could not be renewed or verified: {error}", batch.len()
-            )
-        });
+        log::warn!(
+            logger: LINES, target: log_target::LEASE, error:%, server = error.server();
+            "{} leases could not be renewed or verified: {error}", batch.len()
+        );
         for DueHold { watched, renewed } in &batch {
             if !watched.local.is_valid(&watched.hold, now) {
                 watched.release_at_server(&self.router);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Builder, CancelToken, Client, Error, Events, Lock, Renewed};
 
-use crate::harness::wait::holds_within;
+use crate::harness::wait::{holds_within, log_is_written};
 use crate::harness::{Impostor, eventually};
 
 // ---------------------------------------------------------------------------------
@@ -77,6 +77,7 @@ impl Drop for LogCheck {
         }
         let panics = std::mem::take(&mut *locked(&PANICKED));
         assert!(panics.is_empty(), "in this test or a parallel one: {panics:#?}");
+        log_is_written();
         let leak = locked(&LOGGED.0).iter().find(|line| line.contains(SECRET)).cloned();
         assert_eq!(leak, None, "the log contains the password");
     }

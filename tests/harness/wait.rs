@@ -120,6 +120,12 @@ pub fn threads_named(name: &str) -> usize {
     threads().get(kept).copied().unwrap_or(0)
 }
 
+/// Blocks until the logger has all lines of the library: its thread then ends.
+#[track_caller]
+pub fn log_is_written() {
+    eventually("the log is written", || threads_named("leasehold-log") == 0);
+}
+
 /// Returns the targets of this process's open descriptors, such as `socket:[4711]`, sorted.
 pub fn descriptors() -> Vec<String> {
     let own_listing = format!("/proc/{}/fd", std::process::id());

@@ -99,7 +99,7 @@ const OTHER: i32 = 2;
 const HANGS: i32 = 255;
 
 /// Runs `act` in a forked child and returns the exit code.
-fn in_child(act: impl FnOnce() -> i32) -> i32 {
+pub(crate) fn in_child(act: impl FnOnce() -> i32) -> i32 {
     match fork().expect("the process can be forked") {
         Fork::Child => {
             thread::spawn(|| {

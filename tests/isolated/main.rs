@@ -7,6 +7,7 @@ mod allocations;
 mod fork;
 mod leftovers;
 mod log_keys;
+mod loggers;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod panics;

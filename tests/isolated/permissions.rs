@@ -12,6 +12,7 @@ use leasehold::{AuditPolicy, Builder, CancelToken, Client, Error, Events, Guard,
 use redis::Value;
 
 use crate::harness::permissions::rules_of_a_plain_lock;
+use crate::harness::wait::log_is_written;
 use crate::harness::{Server, details, eventually, eventually_some, in_time};
 
 // ---------------------------------------------------------------------------------
@@ -108,6 +109,7 @@ fn fresh_log() -> MutexGuard<'static, ()> {
     // Fails if another test has installed the recorder.
     let _ = log::set_logger(&RECORDER);
     log::set_max_level(log::LevelFilter::Warn);
+    log_is_written();
     RECORDER.lines().clear();
     alone
 }
@@ -453,13 +455,14 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
         again.try_lock().map(|guard| guard.into_iter().for_each(Guard::detach)),
     );
     tried.insert("listen");
+    // Waits for the lines of the client.
+    client.close();
     if let Some(warning) =
         RECORDER.of_permissions().iter().find(|line| line.contains("cannot listen"))
     {
         failures.insert("listen", warning.clone());
     }
     assert_eq!(tried, BTreeSet::from(USES));
-    client.close();
     failures
 }
 

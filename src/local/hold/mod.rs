@@ -118,7 +118,7 @@ pub(crate) struct HandoffBounds {
     pub(crate) min_remaining: Duration,
 }
 
-/// A panic leaves the state consistent: loggers and callbacks run without the mutex
+/// A panic leaves the state consistent: callbacks run without the mutex
 /// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for Hold {}
 

@@ -51,7 +51,7 @@ pub(super) enum RedTurn {
     Ask,
 }
 
-/// A panic leaves the state consistent: loggers and callbacks run without a mutex held
+/// A panic leaves the state consistent: callbacks run without a mutex held
 /// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for RedLocal {}
 

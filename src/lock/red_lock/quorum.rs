@@ -51,7 +51,7 @@ struct QuorumState {
     counts_losses: bool,
 }
 
-/// A panic leaves the state consistent: loggers and callbacks run without a mutex held
+/// A panic leaves the state consistent: callbacks run without a mutex held
 /// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for QuorumHold {}
 

@@ -11,8 +11,8 @@ use crate::pool::joined::CallJoiner;
 use crate::pool::pipeline::{MAX_UNREAD, PipelineContext};
 use crate::pool::request::{PipelineCommand, ReplyTo, Request};
 use crate::util::clock::{self, Moment};
+use crate::util::log_lines::LINES;
 use crate::util::log_target;
-use crate::util::threads;
 
 /// The requests in flight, and what replies said about the connection.
 #[derive(Debug)]
@@ -95,12 +95,10 @@ impl InFlight {
         let first = self.first_unwritten();
         let joined = self.joiner.take_missing_script();
         for script in missing_scripts(&self.unanswered).into_iter().chain(joined) {
-            threads::log_without_panic(|| {
-                log::debug!(
-                    target: log_target::CONNECTION,
-                    "loading the script {} into the server", script.name
-                )
-            });
+            log::debug!(
+                logger: LINES, target: log_target::CONNECTION,
+                "loading the script {} into the server", script.name
+            );
             let load = PipelineCommand::LoadScript(script);
             self.unanswered.insert(first, Request::pipeline(Call::load(script), load));
         }
