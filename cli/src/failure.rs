@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::error::Error;
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -44,7 +43,8 @@ impl From<Code> for ExitCode {
 }
 
 /// A failure of the program: an exit code, and one line that says what to do.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", one_line(.text))]
 pub(crate) struct Failure {
     pub(crate) code: Code,
     text: Cow<'static, str>,
@@ -66,12 +66,9 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The text of a server may have several lines.
-        let line = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
-        f.write_str(&line)
-    }
+/// Returns a text without its line breaks. The text of a server may have several lines.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl From<leasehold::Error> for Failure {

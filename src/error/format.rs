@@ -1,9 +1,11 @@
-//! The text of an error, its comparison, and its conversion to `io::Error`.
+//! The parts of an error's text, its comparison, its `Debug` form, and its conversion to `io::Error`.
 
 use std::fmt;
 use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
 
-use super::{Error, ErrorDetails, ErrorKind};
+use super::{Error, ErrorDetails, ErrorKind, LostReason};
 
 impl Eq for Error {}
 
@@ -22,14 +24,24 @@ impl PartialEq for Error {
     }
 }
 
-impl fmt::Display for Error {
+/// The reason of a loss, behind the message.
+pub(super) struct Reason<'a>(pub(super) &'a Option<LostReason>);
+
+impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ErrorDetails { message, lost, lock, server, .. } = &*self.0;
-        f.write_str(message)?;
-        if let Some(reason) = lost {
-            write!(f, ": {reason}")?;
+        match self.0 {
+            Some(reason) => write!(f, ": {reason}"),
+            None => Ok(()),
         }
-        match (lock.as_deref().map(Shortened), server) {
+    }
+}
+
+/// The names of the lock and the server, behind the reason.
+pub(super) struct Location<'a>(pub(super) &'a Option<Arc<str>>, pub(super) &'a Option<Arc<str>>);
+
+impl fmt::Display for Location<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.as_deref().map(Shortened), self.1) {
             (Some(lock), Some(server)) => write!(f, " [lock {lock}, server {server}]"),
             (Some(lock), None) => write!(f, " [lock {lock}]"),
             (None, Some(server)) => write!(f, " [server {server}]"),
@@ -51,9 +63,9 @@ impl fmt::Display for Shortened<'_> {
     }
 }
 
-impl fmt::Debug for Error {
+impl fmt::Debug for ErrorDetails {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ErrorDetails { kind, message, code, lost, lock, server, source, .. } = &*self.0;
+        let ErrorDetails { kind, message, code, lost, lock, server, source, .. } = self;
         let mut debug = f.debug_struct("Error");
         debug.field("kind", kind).field("message", message);
         let facts: [(&str, Option<&dyn fmt::Debug>); 5] = [
@@ -70,9 +82,28 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The cause of an error, which clones of the error share.
+#[derive(Clone)]
+pub(super) struct Cause(pub(super) Arc<dyn std::error::Error + Send + Sync>);
+
+/// `source()` returns the cause itself. An `Arc` would be an error of another type.
+impl Deref for Cause {
+    type Target = dyn std::error::Error + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
+use format::{Cause, Location, Reason};
 use kind::Retryability;
 
 pub use kind::{ErrorKind, LostReason};
@@ -73,10 +74,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// assert_eq!(next_step(&error), "repeat after a pause");
 /// assert_eq!(error.to_string(), "no answer [lock \"orders:42\"]");
 /// ```
-#[derive(Clone)]
+#[derive(Clone, thiserror::Error)]
+#[error(transparent)]
 pub struct Error(Arc<ErrorDetails>);
 
-#[derive(Clone)]
+#[derive(Clone, thiserror::Error)]
+#[error("{message}{}{}", Reason(.lost), Location(.lock, .server))]
 struct ErrorDetails {
     kind: ErrorKind,
     retryability: Retryability,
@@ -85,7 +88,7 @@ struct ErrorDetails {
     lost: Option<LostReason>,
     lock: Option<Arc<str>>,
     server: Option<Arc<str>>,
-    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    source: Option<Cause>,
 }
 
 /// No call changes an error that other code can see. The `with_` methods copy a shared one.
@@ -159,7 +162,7 @@ impl Error {
         mut self,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Error {
-        Arc::make_mut(&mut self.0).source = Some(source.into().into());
+        Arc::make_mut(&mut self.0).source = Some(Cause(source.into().into()));
         self
     }
 }
