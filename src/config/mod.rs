@@ -115,11 +115,13 @@ impl Builder {
     /// Sets one server, by its URL. No default.
     ///
     /// The URL has one of these forms:
-    /// - `redis://[user][:password]@host[:port][/database]`
+    /// - `redis://[user][:password]@host[:port][/database]`, or `?db=database` for the database
     /// - `rediss://...`: the same with TLS, needs the feature `tls`
     /// - `redis+unix:///path/to/socket[?db=database&user=user&pass=password]`
     ///
-    /// User and password are percent-encoded. The server must be Redis 6.2 or newer, or Valkey.
+    /// User and password are percent-encoded. A URL with any other part, such as another parameter
+    /// or a fragment, is an error of the build, since clients that use different databases do not
+    /// exclude each other. The server must be Redis 6.2 or newer, or Valkey.
     pub fn single(mut self, url: impl Into<String>) -> Builder {
         self.servers = Some(ServerUrls::Single(url.into()));
         self
@@ -129,7 +131,8 @@ impl Builder {
     ///
     /// The URLs have the forms of [`single`](Builder::single). Their user and password are those of
     /// the sentinels; [`login`](Builder::login) sets those of the master. The database of the first
-    /// URL is the master's, and `rediss://` in the first URL also means TLS to the master.
+    /// URL is the master's, and no other URL may name a different one. `rediss://` in the first URL
+    /// also means TLS to the master.
     ///
     /// For each new connection the client asks the sentinels one after the other, until a sentinel
     /// names a server that confirms its role as master. The client waits for a silent sentinel for

@@ -46,6 +46,10 @@ fn read_sentinel(master: &str, urls: &[String], login: Option<&Login>) -> Result
     if master.is_empty() {
         return Err(Error::configuration("the name of the master is empty"));
     }
+    let differs = |it: &Address| it.has_database() && !it.has_database_of(&first);
+    if addresses.iter().any(differs) {
+        return Err(Error::configuration("the URLs of the sentinels name different databases"));
+    }
     // A user and a password in a sentinel's URL are for the sentinel, not for the master.
     let template = first.with_login(login.cloned().unwrap_or_default());
     let sentinels = addresses.into_iter().map(Address::without_database).collect();
@@ -54,8 +58,10 @@ fn read_sentinel(master: &str, urls: &[String], login: Option<&Login>) -> Result
 
 fn read_cluster(urls: &[String], login: Option<&Login>) -> Result<Servers> {
     let nodes = parse_all(urls)?;
-    let first = nodes.first().ok_or_else(|| no_url("cluster node"))?;
-    if first.has_database() {
+    if nodes.is_empty() {
+        return Err(no_url("cluster node"));
+    }
+    if nodes.iter().any(Address::has_database) {
         return Err(Error::configuration("a cluster has only database 0"));
     }
     Ok(Servers::Cluster(nodes.into_iter().map(|node| with_login(node, login)).collect()))

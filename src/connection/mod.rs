@@ -31,6 +31,7 @@ pub(crate) mod model;
 mod socket;
 mod stream;
 mod tls;
+mod url;
 
 pub(crate) use address::{Address, Login};
 pub(crate) use decode::parse;

@@ -40,10 +40,26 @@ fn a_url_that_cannot_be_used_is_a_configuration_error() {
         "redis://127.0.0.1:port/",
         "redis://127.0.0.1/database",
         "rediss+unix:///tmp/geheim",
+        "redis://127.0.0.1:6379#geheim@redis.example/",
+        "redis://127.0.0.1:6379?geheim@redis.example/",
+        "redis://127.0.0.1/-1",
+        "redis://127.0.0.1/?database=2",
+        "redis://127.0.0.1/?user=worker&password=geheim",
     ] {
         let error = open_error(url);
         assert!(error.is_configuration(), "{url}: {error:?}");
         assert!(!all_texts(&error).contains("geheim"), "{url}: {error:?}");
+    }
+    let shown = format!("{:?}", Client::builder().single("redis://worker:4711#geheim@h/"));
+    assert!(!shown.contains("geheim") && !shown.contains("4711"), "{shown}");
+    let [first, other] = ["redis://127.0.0.1:1/", "redis://127.0.0.1:1/?db=2"];
+    for builder in [
+        Client::builder().cluster([first, other]),
+        Client::builder().sentinel("master", [first, other]),
+        Client::builder().sentinel("master", ["redis://127.0.0.1:1/1", other]),
+    ] {
+        let error = builder.build_lazily().expect_err("two databases");
+        assert!(error.is_configuration() && error.to_string().contains("database"), "{error}");
     }
     let nowhere = Client::builder().build().expect_err("the builder names no server");
     assert!(nowhere.is_configuration());
@@ -97,10 +113,11 @@ fn user_password_and_database_of_a_url_are_used_over_tcp_and_unix_sockets() -> R
     server.ask::<()>(&["ACL", "SETUSER", "default", "+select", "+exists", "+keys"]);
     let encoded = "p%40s%3As%2Fw%20%C3%B6%25d";
     let tcp = format!("redis://ann:{encoded}@{}/3", server.addr());
+    let parameter = format!("redis://ann:{encoded}@{}?db=3", server.addr());
     let unix = format!("{}?db=3&user=ann&pass={encoded}", server.unix_url());
     let mut connection = server.connection();
     redis::cmd("SELECT").arg(3).exec(&mut connection).expect("the server has 16 databases");
-    for url in [tcp, unix] {
+    for url in [tcp, parameter, unix] {
         let client = Client::open(&url)?;
         let guard = client.lock("a").lock()?;
         let found: bool = redis::cmd("EXISTS").arg("a").query(&mut connection).expect("EXISTS");

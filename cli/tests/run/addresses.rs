@@ -53,9 +53,35 @@ fn a_server_may_have_a_socket_and_a_database() {
     let server = Server::start();
     assert_eq!(code_with(&["--url", &server.unix_url()]), 0);
     assert!(exists(&server, "x"));
-    assert_eq!(code_with(&["--url", &format!("{}3", server.url())]), 0);
+    assert_eq!(code_with(&["--url", &format!("{}?db=3", server.url())]), 0);
     let keys: String = server.ask(&["INFO", "keyspace"]);
     assert!(keys.contains("db3:keys=1"), "{keys}");
+}
+
+/// A part of the password would be the host, and two services would exclude nobody.
+#[test]
+fn a_url_that_is_not_understood_is_refused_without_a_part_of_it() {
+    for (url, reason) in [
+        ("redis://worker:4711#secret@redis.example/", "must be percent-encoded"),
+        ("redis://worker:4711?secret@redis.example/", "must be percent-encoded"),
+        ("redis://worker:secret@redis.example:65536/", "from 1 to 65535"),
+        ("redis://redis.example/-1", "number of a database"),
+        ("redis://redis.example/?user=worker&password=secret", "its only parameter may be db"),
+    ] {
+        for (option, variable) in [(true, ""), (false, "LEASEHOLD_URL"), (false, "REDIS_URL")] {
+            let mut command = leasehold();
+            if option {
+                command.args(["--url", url]);
+            } else {
+                command.env(variable, url);
+            }
+            command.args(["run", "x", "--", "true"]);
+            let end = Running::start(command).finish();
+            assert!(end.errors.contains(reason), "{url}: {end:?}");
+            assert!(!end.errors.contains("secret") && !end.errors.contains("4711"), "{end:?}");
+            assert_eq!(end.code(), 64, "{url}");
+        }
+    }
 }
 
 #[test]
