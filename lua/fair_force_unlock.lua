@@ -2,19 +2,24 @@
 -- KEYS: 1 the lock's hash, 2 the queue, 3 the waiters' timeouts, a sorted set
 -- ARGV: 1 the prefix of the waiters' channels, 2 message
 -- RETURNS: -1 the lock was free; else the number of subscribers that received the message
--- Atomic: the message must follow the release. A key that is not a hash is an error and stays.
+-- Atomic: the message must follow the release. A key that is no lock is an error and stays.
 local lock, queue, timeouts, channel, message = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 
 if redis.call('hlen', lock) == 0 then
   return -1
 end
-redis.call('del', lock)
+local refusal = refusal_of(lock)
+if refusal then
+  return refusal
+end
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- Read first: a queue of another type must not end the script after the release.
 local head = redis.call('lindex', queue, 0)
 while head and (tonumber(redis.call('zscore', timeouts, head)) or 0) <= now do
   redis.call('lpop', queue)
   redis.call('zrem', timeouts, head)
   head = redis.call('lindex', queue, 0)
 end
+redis.call('del', lock)
 return head and redis.call('publish', channel .. head, message) or 0

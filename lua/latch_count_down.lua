@@ -15,6 +15,11 @@ if not count then
   return redis.error_reply('WRONGTYPE the key has no count')
 end
 local counted = count > 0 and 1 or 0
+local opens = counted == 1 and count <= 1
+if opens then
+  -- GET refuses a key of another type, which DEL would delete.
+  redis.call('get', round)
+end
 -- A server with full memory refuses SET and DECR as the first write. This removes nothing.
 redis.call('del', record)
 -- The record first: a refusal of it changes nothing.
@@ -22,7 +27,7 @@ redis.call('set', record, counted, 'px', lifetime)
 if counted == 0 then
   return 0
 end
-if count <= 1 then
+if opens then
   redis.call('del', latch, round)
   redis.call('publish', channel, '0')
   return 1

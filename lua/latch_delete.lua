@@ -11,6 +11,7 @@ if done then
   return tonumber(done)
 end
 -- GET refuses a key of another type, which DEL would delete.
+redis.call('get', round)
 if not string.match(redis.call('get', latch) or '0', '^%-?%d+$') then
   return redis.error_reply('WRONGTYPE the key has no count')
 end

@@ -16,6 +16,8 @@ end
 if before > 0 then
   return 0
 end
+-- GET refuses a key of another type, which SET would replace.
+redis.call('get', round)
 local time = redis.call('time')
 redis.call('set', latch, count)
 redis.call('set', round, string.format('%d%06d', time[1], time[2]), 'px', round_lifetime)

@@ -3,11 +3,11 @@
 -- ARGV: 1 `look`; `token`, which also reads the token counter; or `search`, which leaves out hashes
 --   without an owner field and also reads the token counter and the queues, 2 .. the name of each
 --   lock with its hash tag
--- RETURNS: one list per lock, empty for a key that is no hash or is left out: 1 the reply of PTTL,
---   2 the fields and values, 3 for a read-write lock one number per field: the ms left of the
---   reader, -2 without a time-out key, -1 if that key has no expiry or cannot be read, 4 except for
---   `look`: the text of the token counter, empty if there is none, 5 and 6 for a search: the queue
---   of a fair lock, and the queue of a queue lock
+-- RETURNS: one list per lock, empty without a key: 1 the reply of PTTL, 2 the fields and values,
+--   none for a key that is no hash or is left out, 3 for a read-write lock one number per field:
+--   the ms left of the reader, -2 without a time-out key, -1 if that key has no expiry or cannot be
+--   read, 4 except for `look`: the text of the token counter, empty if there is none, 5 and 6 for a
+--   search: the queue of a fair lock, and the queue of a queue lock
 -- Atomic: the parts of the description must be of one moment.
 local reads_token, searches = ARGV[1] ~= 'look', ARGV[1] == 'search'
 
@@ -62,14 +62,15 @@ local infos = {}
 for position, lock in ipairs(KEYS) do
   local name = ARGV[position + 1]
   local fields = (not searches or has_owner(lock)) and read('hgetall', lock) or {}
-  local info = #fields > 0 and { redis.call('pttl', lock), fields, reader_leases(fields, name) }
-  if info and reads_token then
+  local ttl = redis.call('pttl', lock)
+  local info = ttl ~= -2 and { ttl, fields, reader_leases(fields, name) } or {}
+  if reads_token and #fields > 0 then
     info[4] = read('get', 'redisson_lock_token:' .. name) or ''
   end
-  if info and searches then
+  if searches and #fields > 0 then
     info[5] = read('lrange', 'redisson_lock_queue:' .. name, 0, -1) or {}
     info[6] = read('zrange', 'leasehold_queue:' .. name, 0, -1) or {}
   end
-  infos[position] = info or {}
+  infos[position] = info
 end
 return infos

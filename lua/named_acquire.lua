@@ -12,10 +12,14 @@ local ttl = redis.call('pttl', lock)
 local counted = ttl ~= -2 and redis.call('hexists', lock, hold) == 1
 if ttl ~= -2 and not counted then
   -- A field with the value 0 is a hold and no holder. The fields of a read-write lock are no
-  -- holders either.
+  -- holders either. Nor are those of another program's hash: of any two fields of a lock, one is an
+  -- owner field.
   local count = tonumber(redis.call('hget', lock, holder)) or 0
   local mode = redis.call('hget', lock, 'mode')
-  if count < 1 or mode == 'read' or mode == 'write' then
+  local first, second = unpack(redis.call('hrandfield', lock, 2))
+  local is_foreign =
+    second and not is_owner_field(first, '1') and not is_owner_field(second, '1')
+  if count < 1 or mode == 'read' or mode == 'write' or is_foreign then
     if wake then
       redis.call('publish', wake, channel)
     end

@@ -12,5 +12,10 @@ end
 if redis.call('hincrby', lock, holder, -1) > 0 then
   return 0
 end
-redis.call('del', lock)
+-- Beside the holder, only holds may be left whose counts another program has subtracted.
+if redis.call('hlen', lock) == 1 or not refusal_of(lock) then
+  redis.call('del', lock)
+else
+  redis.call('hdel', lock, holder)
+end
 return redis.call('publish', channel, message)

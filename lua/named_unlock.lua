@@ -4,6 +4,7 @@
 -- RETURNS: -1 not held by this holder; 0 other holds remain; else the number of subscribers that
 --   received the message
 -- Atomic: the hold and the count must change together, and the message must follow the release.
+--   A hash that is no lock is an error and stays.
 local lock, holder, channel, message = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
 local count = tonumber(redis.call('hget', lock, holder)) or 0
@@ -13,7 +14,12 @@ if count < 1 or mode == 'read' or mode == 'write' then
 end
 local fields, oldest = redis.call('hgetall', lock), ''
 for at = #fields - 1, 1, -2 do
-  oldest = fields[at + 1] == '0' and fields[at] or oldest
+  local field, value = fields[at], fields[at + 1]
+  if is_owner_field(field, value) then
+    oldest = value == '0' and field or oldest
+  elseif field ~= holder then
+    return redis.error_reply('WRONGTYPE the hash is no lock')
+  end
 end
 redis.call('hdel', lock, oldest)
 if redis.call('hincrby', lock, holder, -1) > 0 then

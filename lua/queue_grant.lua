@@ -90,6 +90,14 @@ local function keep_alive(lock, client, grant_lease, mode, enough)
   return tonumber(since)
 end
 
+-- Forgets all clients. A key of another type stays.
+local function forget_clients(lock)
+  local number = redis.pcall('hlen', lock.clients)
+  if type(number) == 'number' and number > 0 then
+    redis.call('del', lock.clients)
+  end
+end
+
 -- Keeps the queue for an hour. Returns whether there is one.
 local function keep_queue(lock)
   return redis.call('pexpire', lock.queue, 3600000) == 1
@@ -120,7 +128,7 @@ local function grant_to_best(lock, caller, lease)
   while work > 0 do
     local best = redis.call('zpopmin', lock.queue)[1]
     if not best then
-      redis.call('del', lock.clients)
+      forget_clients(lock)
       return
     end
     if best == caller then
@@ -156,7 +164,7 @@ local function finish(lock, owner)
   local is_granted = grant_to_best(lock) ~= nil
   if redis.call('exists', lock.queue) == 0 then
     -- The last caller that leaves a held lock deletes the terms of the clients.
-    redis.call('del', lock.clients)
+    forget_clients(lock)
   end
   return false, is_granted
 end

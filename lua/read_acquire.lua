@@ -8,10 +8,21 @@
 local lock, timeout_key, lease, owner = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local writer, wake, channel = ARGV[3], ARGV[4], ARGV[5]
 
-local ttl, mode = redis.call('pttl', lock), redis.call('hget', lock, 'mode')
+-- Returns whether the lock is held for reading, or by the writer that also reads.
+local function is_shared()
+  local mode = redis.call('hget', lock, 'mode')
+  if mode == 'read' then
+    -- Of any two fields of a lock, one is an owner field. The hash of another program has none.
+    local first, second = unpack(redis.call('hrandfield', lock, 2))
+    return is_owner_field(first, '1') or is_owner_field(second or '', '1')
+  end
+  return mode == 'write' and redis.call('hexists', lock, writer) == 1
+end
+
+local ttl = redis.call('pttl', lock)
 if ttl == -2 then
   redis.call('hset', lock, 'mode', 'read')
-elseif mode ~= 'read' and (mode ~= 'write' or redis.call('hexists', lock, writer) == 0) then
+elseif not is_shared() then
   if wake then
     redis.call('publish', wake, channel)
   end

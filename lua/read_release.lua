@@ -7,28 +7,66 @@
 local lock, timeout_key, owner, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local message, prefix = ARGV[3], ARGV[4]
 
+-- The number of fields that a release reads if there are more.
+local some = 32
+
+-- Returns the longest lease of the other readers among these fields, and those without a lease.
+local function longest_of(fields)
+  local longest, expired = 0, {}
+  for at = 1, #fields, 2 do
+    local reader, count, lease = fields[at], tonumber(fields[at + 1]) or 0, 0
+    for number = 1, reader ~= owner and count or 0 do
+      lease = math.max(lease, redis.call('pttl', prefix .. reader .. ':rwlock_timeout:' .. number))
+    end
+    longest = math.max(longest, lease)
+    if lease == 0 and is_owner_field(reader, fields[at + 1]) then
+      expired[#expired + 1] = reader
+    end
+  end
+  return longest, expired
+end
+
+-- Ends the hold. GETDEL leaves a key of another type.
+local function leave()
+  redis.call('hdel', lock, owner)
+  redis.pcall('getdel', timeout_key)
+end
+
 if redis.call('hexists', lock, owner) == 0 then
   return -1
 end
--- The lock keeps the longest lease of the remaining readers. All reads precede the first write:
--- while the slot migrates, a time-out key may already be on the other server, which fails the read.
-local reading = redis.call('hget', lock, 'mode') == 'read'
-local longest, readers = 0, redis.call('hgetall', lock)
-for at = 1, #readers, 2 do
-  for count = 1, readers[at] ~= owner and tonumber(readers[at + 1]) or 0 do
-    local ttl = redis.call('pttl', prefix .. readers[at] .. ':rwlock_timeout:' .. count)
-    longest = math.max(longest, ttl)
-  end
-end
-redis.call('hdel', lock, owner)
-redis.call('del', timeout_key)
 -- In write mode the writer's lease determines the expiry.
-if not reading then
+if redis.call('hget', lock, 'mode') ~= 'read' then
+  leave()
   return 0
 end
+-- All reads precede the first write: while the slot migrates, a time-out key may already be on the
+-- other server, which fails the read.
+local left, own = redis.call('pttl', lock), redis.call('pttl', timeout_key)
+local is_sample = redis.call('hlen', lock) > some
+local fields = redis.call('hrandfield', lock, some, 'withvalues')
+local longest, expired = longest_of(fields)
+-- The lock keeps its expiry if another hold determines it, or if it is at most twice as far away as
+-- the longest lease among some readers. Else a release would read each reader.
+if is_sample and left > 0 and longest > 0 and (own < left or 2 * longest >= left) then
+  leave()
+  return 0
+end
+-- The lock keeps the longest lease of the remaining readers.
+if is_sample then
+  fields = redis.call('hgetall', lock)
+  longest, expired = longest_of(fields)
+end
+leave()
 if longest > 0 then
   redis.call('pexpire', lock, longest)
+  -- Else the next release would read them again.
+  for _, reader in ipairs(is_sample and expired or {}) do
+    redis.call('hdel', lock, reader)
+  end
   return 0
 end
-redis.call('del', lock)
+if is_lock(fields) then
+  redis.call('del', lock)
+end
 return redis.call('publish', channel, message)

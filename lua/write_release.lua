@@ -31,7 +31,7 @@ redis.call('hdel', lock, owner, 'mode')
 if longest > 0 then
   redis.call('hset', lock, 'mode', 'read')
   redis.call('pexpire', lock, longest)
-else
+elseif is_lock(readers) then
   redis.call('del', lock)
 end
 return redis.call('publish', channel, message)

@@ -102,8 +102,8 @@ impl Client {
     ///
     /// For repairs by hand. As [`Lock::force_unlock`](crate::Lock::force_unlock), without the need
     /// to know the kind: frees all holders of a lock with several, both sides of a read-write lock,
-    /// and the rest of a minimum hold, and wakes the waiters of the kind. Leaves a hash of another
-    /// program, a semaphore and a latch as they are, and returns `false` for these.
+    /// and the rest of a minimum hold, and wakes the waiters of the kind. Refuses a key that is no
+    /// lock, such as a semaphore, a latch or a hash of another program, and leaves it as it is.
     ///
     /// Two round trips: a look at the lock, and the release. One round trip if the lock is free;
     /// two more if the lock changes from readers to a writer, or back, between the look and the
@@ -113,7 +113,8 @@ impl Client {
     /// answers have the effects that [`Lock::force_unlock`](crate::Lock::force_unlock) describes.
     ///
     /// # Errors
-    /// The errors of [`Lock::is_locked`](crate::Lock::is_locked).
+    /// - [`is_server`](crate::Error::is_server) with the code `WRONGTYPE` if the key is no lock.
+    /// - The errors of [`Lock::is_locked`](crate::Lock::is_locked).
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;

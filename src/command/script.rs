@@ -2,7 +2,8 @@
 //!
 //! Each script is one file in `lua/`, embedded at compile time. A new script needs its file, one
 //! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`). The
-//! scripts that grant a queue lock begin with a common text, which is a file of its own.
+//! scripts that grant a queue lock begin with a common text, and so do those that must know whether
+//! a hash is that of a lock. Each common text is a file of its own.
 //!
 //! Redis identifies a script by the SHA-1 of its source. [`Script::digest`] computes it at the
 //! first use and keeps it. A script that announces a release also has a form for clusters, which
@@ -46,23 +47,35 @@ macro_rules! script {
             None,
         )
     };
+    ($first:literal + $second:literal + $name:literal) => {
+        Script::new(
+            $name,
+            Cow::Borrowed(concat!(
+                include_str!(concat!("../../lua/", $first, ".lua")),
+                include_str!(concat!("../../lua/", $second, ".lua")),
+                include_str!(concat!("../../lua/", $name, ".lua"))
+            )),
+            None,
+        )
+    };
 }
 
 pub(crate) static PLAIN_ACQUIRE: Script = script!("plain_acquire", Some(b'a'));
 pub(crate) static PLAIN_RELEASE: Script = script!("plain_release", Some(b'r'));
 pub(crate) static PLAIN_RENEW: Script = script!("plain_renew");
-pub(crate) static PLAIN_FORCE_UNLOCK: Script = script!("plain_force_unlock");
+pub(crate) static PLAIN_FORCE_UNLOCK: Script = script!("lock_form" + "plain_force_unlock");
 
 pub(crate) static FAIR_ACQUIRE: Script = script!("fair_acquire");
 pub(crate) static FAIR_RELEASE: Script = script!("fair_release");
 pub(crate) static FAIR_LEAVE: Script = script!("fair_leave");
-pub(crate) static FAIR_FORCE_UNLOCK: Script = script!("fair_force_unlock");
+pub(crate) static FAIR_FORCE_UNLOCK: Script = script!("lock_form" + "fair_force_unlock");
 
 pub(crate) static FENCED_ACQUIRE: Script = script!("fenced_acquire");
 
 pub(crate) static QUEUE_ACQUIRE: Script = script!("queue_grant" + "queue_acquire");
 pub(crate) static QUEUE_RELEASE: Script = script!("queue_grant" + "queue_release");
-pub(crate) static QUEUE_FORCE_UNLOCK: Script = script!("queue_grant" + "queue_force_unlock");
+pub(crate) static QUEUE_FORCE_UNLOCK: Script =
+    script!("queue_grant" + "lock_form" + "queue_force_unlock");
 pub(crate) static QUEUE_HEARTBEAT: Script = script!("queue_grant" + "queue_heartbeat");
 
 pub(crate) static LEADER_RELEASE: Script = script!("queue_grant" + "leader_release");
@@ -70,22 +83,22 @@ pub(crate) static LEADER_ANNOUNCE: Script = script!("leader_announce");
 pub(crate) static LEADER_LOOK: Script = script!("leader_look");
 
 pub(crate) static SPIN_RELEASE: Script = script!("spin_release");
-pub(crate) static SPIN_FORCE_UNLOCK: Script = script!("spin_force_unlock");
+pub(crate) static SPIN_FORCE_UNLOCK: Script = script!("lock_form" + "spin_force_unlock");
 
-pub(crate) static READ_ACQUIRE: Script = script!("read_acquire");
-pub(crate) static READ_RELEASE: Script = script!("read_release");
+pub(crate) static READ_ACQUIRE: Script = script!("lock_form" + "read_acquire");
+pub(crate) static READ_RELEASE: Script = script!("lock_form" + "read_release");
 pub(crate) static READ_RENEW: Script = script!("read_renew");
-pub(crate) static READ_FORCE_UNLOCK: Script = script!("read_force_unlock");
+pub(crate) static READ_FORCE_UNLOCK: Script = script!("lock_form" + "read_force_unlock");
 pub(crate) static READ_TTL: Script = script!("read_ttl");
 
 pub(crate) static WRITE_ACQUIRE: Script = script!("write_acquire");
-pub(crate) static WRITE_RELEASE: Script = script!("write_release");
-pub(crate) static WRITE_FORCE_UNLOCK: Script = script!("write_force_unlock");
+pub(crate) static WRITE_RELEASE: Script = script!("lock_form" + "write_release");
+pub(crate) static WRITE_FORCE_UNLOCK: Script = script!("lock_form" + "write_force_unlock");
 pub(crate) static WRITE_TTL: Script = script!("write_ttl");
 
-pub(crate) static NAMED_ACQUIRE: Script = script!("named_acquire");
-pub(crate) static NAMED_RELEASE: Script = script!("named_release");
-pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock");
+pub(crate) static NAMED_ACQUIRE: Script = script!("lock_form" + "named_acquire");
+pub(crate) static NAMED_RELEASE: Script = script!("lock_form" + "named_release");
+pub(crate) static NAMED_UNLOCK: Script = script!("lock_form" + "named_unlock");
 
 pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 
@@ -200,13 +213,20 @@ mod tests {
     }
 
     #[test]
-    fn a_common_text_precedes_the_scripts_of_the_queue() {
-        let common = include_str!("../../lua/queue_grant.lua");
-        let of_queues = [&QUEUE_ACQUIRE, &QUEUE_RELEASE, &QUEUE_FORCE_UNLOCK, &QUEUE_HEARTBEAT];
-        for script in of_queues.into_iter().chain([&LEADER_RELEASE]) {
-            let own = script.source().strip_prefix(common).expect("the common text");
-            assert!(own.starts_with("-- "), "{}", script.name);
-            assert_eq!(own.matches("-- Atomic: ").count(), 1, "{}", script.name);
+    fn common_texts_precede_the_scripts_that_need_them() {
+        let grant = include_str!("../../lua/queue_grant.lua");
+        let form = include_str!("../../lua/lock_form.lua");
+        let both = [grant, form].concat();
+        for (common, scripts) in [
+            (grant, &[&QUEUE_ACQUIRE, &QUEUE_RELEASE, &QUEUE_HEARTBEAT, &LEADER_RELEASE][..]),
+            (form, &[&PLAIN_FORCE_UNLOCK, &NAMED_UNLOCK, &READ_RELEASE]),
+            (&both, &[&QUEUE_FORCE_UNLOCK]),
+        ] {
+            for script in scripts {
+                let own = script.source().strip_prefix(common).expect("the common text");
+                assert!(own.starts_with("-- "), "{}", script.name);
+                assert_eq!(own.matches("-- Atomic: ").count(), 1, "{}", script.name);
+            }
         }
     }
 }

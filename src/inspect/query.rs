@@ -134,7 +134,7 @@ impl<'a> Inspector<'a> {
 
     /// Returns the kind that the keys of a lock suggest, and the connection of the reply.
     ///
-    /// `None` if the lock is free. One round trip.
+    /// `None` if the lock is free; [`Kind::Plain`] for a key that is no lock. One round trip.
     pub(crate) fn kind_of_keys(
         &self,
         name: &Name,
@@ -143,8 +143,7 @@ impl<'a> Inspector<'a> {
         let call = describe_call([name], Reading::Search);
         let reply = self.engine.router.call(call, target, self.limit)?;
         let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?;
-        let lock = state.flatten().filter(LockState::is_lock);
-        Ok(lock.map(|state| (state.kind_of_keys(), reply.connection)))
+        Ok(state.flatten().map(|state| (state.kind_of_keys(), reply.connection)))
     }
 
     /// Describes the keys that are hashes with an owner field, in the order of the names.

@@ -9,6 +9,7 @@
 //! | the queue of a fair lock | fair | notifies the first in that queue |
 //! | a token counter, or the queue of a queue lock | queue | grants the lock to a waiter, or publishes as for a fenced lock |
 //! | anything else | plain | also for named holders; waiters of a spin lock poll |
+//! | no lock | plain | the script refuses the key, as each of these scripts does |
 //!
 //! The command must not run twice. It follows the look on its connection, as in
 //! `handle/queries.rs`.

@@ -2,9 +2,9 @@
 
 use crate::harness::faults::{build, patient};
 use crate::harness::holders::{GONE, JAVA, Stage, stage};
-use crate::harness::{eventually, exists, join};
+use crate::harness::{eventually, exists, join, pttl};
 use leasehold::kind::LockKind;
-use leasehold::{Client, Lock, LostReason, Result};
+use leasehold::{Client, Lock, LostReason, MultiLock, Result};
 use std::thread::{self, JoinHandle};
 
 fn force(stage: &Stage, name: &str) -> bool {
@@ -122,18 +122,125 @@ fn a_lock_without_waiters_is_freed_whatever_its_kind() {
     }
 }
 
+/// Each key has another type or form than a lock, and every verb that could delete it refuses it.
 #[test]
 fn keys_of_other_programs_and_counts_stay() {
     let stage = stage();
+    let owner = format!("{GONE}:1700000000000000");
+    let min_hold = format!("{owner}:min_hold:1");
     stage.hash("user:1", &["name", "Ann"]);
     stage.hash("settings", &["mode", "read"]);
+    stage.hash("theme", &["mode", "write", "theme", "dark"]);
+    stage.hash("mixed", &["mode", "read", "theme", "dark", &owner, "1"]);
+    stage.hash("named", &["tx-42", "1", "theme", "dark", &owner, "0"]);
+    stage.hash("visits", &["tx-42", "7", "errors", "0"]);
+    stage.hash("text value", &[&owner, "a text"]);
+    stage.hash("longer field", &[&min_hold, "1"]);
+    let many: Vec<String> = (0..5000).map(|number| number.to_string()).collect();
+    stage.hash("many", &Vec::from_iter(many.iter().map(String::as_str)));
     stage.server.ask::<()>(&["SET", "text", "1"]);
+    stage.server.ask::<()>(&["RPUSH", "list", "1"]);
+    stage.server.ask::<()>(&["SADD", "set", "1"]);
+    stage.server.ask::<()>(&["ZADD", "sorted", "1", "1"]);
+    let client = &stage.looking;
+    assert!(client.plain_semaphore("permits").try_set_permits(7).expect("a reply"));
+    assert!(client.latch("latch").try_set_count(7).expect("a reply"));
     let _permit = stage.holding.semaphore("jobs").with_permits(1).acquire().expect("free");
     let before = stage.server.keys();
-    for name in ["user:1", "settings", "text", "jobs", "free"] {
-        assert!(!force(&stage, name), "{name}");
+    let names = "user:1,settings,theme,mixed,named,visits,text value,longer field,many,text,list,\
+                 set,sorted,permits,latch,jobs";
+    for name in names.split(',') {
+        stage.server.ask::<()>(&["PERSIST", name]);
+        // The order in the dump of a large hash may change.
+        let look = if name == "many" { "HLEN" } else { "DUMP" };
+        let dump = || format!("{:?}", stage.server.ask::<redis::Value>(&[look, name]));
+        let data = dump();
+        let rw = client.rw_lock(name);
+        let forced = [
+            ("any kind", client.force_unlock(name)),
+            ("plain", client.lock(name).force_unlock()),
+            ("named", client.lock(name).with_holder("tx-42").force_unlock()),
+            ("spin", client.spin_lock(name).force_unlock()),
+            ("fair", client.fair_lock(name).force_unlock()),
+            ("fenced", client.fenced_lock(name).force_unlock()),
+            ("queue", client.queue_lock(name).force_unlock()),
+            ("multi", MultiLock::new([client.lock("free"), client.lock(name)]).force_unlock()),
+        ];
+        for (verb, outcome) in forced {
+            let error = outcome.expect_err(&format!("{name}: {verb}"));
+            assert!(error.is_server() && error.to_string().contains("WRONGTYPE"), "{error}");
+            assert_eq!(dump(), data, "{name}: {verb}");
+        }
+        // A side of a read-write lock frees its own holds only.
+        for freed in [rw.read_lock().force_unlock(), rw.write_lock().force_unlock()] {
+            assert!(freed.is_err() || freed == Ok(false), "{name}");
+        }
+        // These end a hold, or take one, whose expiry would delete the key. A hash with a holder's
+        // field counts as a lock.
+        assert!(client.lock(name).with_holder("tx-42").unlock().is_err(), "{name}");
+        let named = client.lock(name).with_holder("tx-42");
+        if !["mixed", "named"].contains(&name) {
+            assert!(!matches!(rw.try_read(), Ok(Some(_))), "{name}");
+            assert!(!matches!(named.try_lock(), Ok(Some(_))), "{name}");
+        }
+        assert_eq!(dump(), data, "{name}");
+        assert_eq!(pttl(&stage.server, name), -1, "{name}");
     }
+    assert!(!force(&stage, "free"), "nothing is there");
     assert_eq!(stage.server.keys(), before);
+}
+
+/// The keys beside a lock, too, may belong to another program.
+#[test]
+fn a_key_of_another_type_beside_a_lock_stays() {
+    let stage = stage();
+    let (client, server) = (&stage.looking, &stage.server);
+    let owner = format!("{GONE}:1700000000000000");
+    let list = |key: &str| {
+        server.ask::<()>(&["DEL", key]);
+        server.ask::<()>(&["RPUSH", key, "of another program"]);
+        key.to_owned()
+    };
+    let is_list = |key: &str| server.ask::<String>(&["TYPE", key]) == "list";
+    let refused = |outcome: Result<bool>| {
+        let error = outcome.expect_err("a key of another type");
+        assert!(error.is_server() && error.to_string().contains("WRONGTYPE"), "{error}");
+    };
+    for name in ["fair", "queue"] {
+        stage.hash(name, &[&owner, "1"]);
+    }
+    server.ask::<()>(&["SET", "redisson_lock_queue:{fair}", "a text"]);
+    refused(client.fair_lock("fair").force_unlock());
+    let queues = ["leasehold_queue:{queue}", "leasehold_alive:{queue}"].map(list);
+    refused(client.queue_lock("queue").force_unlock());
+    assert!(exists(server, "fair") && exists(server, "queue"), "refused before the release");
+    assert!(queues.iter().all(|key| is_list(key)));
+
+    let guard = client.queue_lock("released").lock().expect("free");
+    let alive = list("leasehold_alive:{released}");
+    guard.unlock().expect("held");
+    assert!(is_list(&alive) && !exists(server, "released"));
+
+    let rw = client.rw_lock("shared");
+    for by_force in [true, false] {
+        let guard = rw.read().expect("free");
+        let holder = rw.read_lock().holder().expect("an answer").expect("held");
+        let timeout = list(&format!("{{shared}}:{}:rwlock_timeout:1", holder.owner()));
+        if by_force {
+            assert!(rw.read_lock().force_unlock().expect("a reply"));
+        } else {
+            guard.unlock().expect("held");
+        }
+        assert!(is_list(&timeout) && !exists(server, "shared"), "by force: {by_force}");
+    }
+
+    let latch = client.latch("latch");
+    let round = list("leasehold_round:{latch}");
+    refused(latch.try_set_count(1));
+    server.ask::<()>(&["SET", "latch", "1"]);
+    assert!(latch.count_down().is_err());
+    refused(latch.delete());
+    assert!(is_list(&round) && server.ask::<String>(&["GET", "latch"]) == "1");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! The outcome that a call returns has to be true, and nothing may be left on the server.
 
+use crate::harness::bare::script;
 use crate::harness::faults::*;
 use crate::harness::wait::{BOUND, holds_within};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time, join};
@@ -259,8 +260,8 @@ fn a_force_unlock_without_a_reply_is_not_repeated() {
     let digests = Digests::of(&server);
     let direct = other(&server);
     let setup = Setup::new(&server, &digests, &direct);
-    let force =
-        server.ask::<String>(&["SCRIPT", "LOAD", include_str!("../../lua/plain_force_unlock.lua")]);
+    let force = script("plain_force_unlock").source();
+    let force = server.ask::<String>(&["SCRIPT", "LOAD", &force]);
     for (direction, done) in [(Direction::Requests, false), (Direction::Replies, true)] {
         let guard = setup.direct.lock("forced").lock().expect("the direct connection works");
         setup.prepare(Cut { direction, after: 0, then: Then::NewConnections }, &force);

@@ -10,9 +10,19 @@ use redis::{Connection, FromRedisValue, RedisError, RedisResult, Value};
 
 use super::{Server, pttl};
 
-/// The file whose text precedes that of each script that grants a queue lock. It is no script
-/// itself.
-pub const COMMON_TEXT: &str = "queue_grant";
+/// The files whose text precedes that of other scripts: of each script that grants a queue lock, and
+/// of each script that must know whether a hash is a lock. They are no scripts themselves.
+pub const COMMON_TEXTS: [&str; 2] = ["queue_grant", "lock_form"];
+
+/// The scripts that must know whether a hash is a lock, besides those that free one by force.
+const CHECKING: [&str; 6] = [
+    "named_acquire",
+    "named_release",
+    "named_unlock",
+    "read_acquire",
+    "read_release",
+    "write_release",
+];
 
 /// A file of `lua/`.
 pub struct Script {
@@ -24,8 +34,10 @@ impl Script {
     /// Returns the text that a server receives.
     pub fn source(&self) -> String {
         let grants = self.name.starts_with("queue_") || self.name == "leader_release";
-        let common = grants.then(|| script(COMMON_TEXT).text);
-        common.unwrap_or_default() + &self.text
+        let checks = self.name.ends_with("_force_unlock") || CHECKING.contains(&&*self.name);
+        let common = COMMON_TEXTS.into_iter().zip([grants, checks]).filter(|(_, has)| *has);
+        let common: String = common.map(|(text, _)| script(text).text).collect();
+        common + &self.text
     }
 }
 
@@ -42,11 +54,15 @@ pub fn scripts() -> Vec<Script> {
             let file = file.to_string_lossy();
             script(file.strip_suffix(".lua").unwrap_or_else(|| panic!("lua/{file}?")))
         })
-        .filter(|script| script.name != COMMON_TEXT)
+        .filter(|script| !is_common(&script.name))
         .collect();
     scripts.sort_by(|a, b| a.name.cmp(&b.name));
     assert!(!scripts.is_empty(), "lua/ is empty");
     scripts
+}
+
+fn is_common(name: &str) -> bool {
+    COMMON_TEXTS.contains(&name)
 }
 
 pub fn script(name: &str) -> Script {
@@ -79,14 +95,15 @@ pub fn tagged(text: &str, tag: &str) -> String {
 pub fn table() -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/script.rs");
     let source = fs::read_to_string(path).expect("src/command/script.rs is there");
-    let lines = source.lines().filter_map(|line| line.split_once(": Script = script!(\""));
-    let entry = |(item, rest): (&str, &str)| {
-        let item = item.rsplit(' ').next().unwrap_or_default();
-        let rest = rest.strip_prefix(&format!("{COMMON_TEXT}\" + \"")).unwrap_or(rest);
-        let name = rest.split('"').next().unwrap_or_default();
-        (item.to_owned(), name.to_owned())
+    let statics = source.split("pub(crate) static ").skip(1);
+    let entry = |text: &str| {
+        let (item, rest) = text.split_once(": Script =")?;
+        let (_, arguments) = rest.split_once("script!(")?;
+        let (arguments, _) = arguments.split_once(");")?;
+        let mut names = arguments.split('"').skip(1).step_by(2).filter(|it| !is_common(it));
+        Some((item.to_owned(), names.next()?.to_owned()))
     };
-    let entries: Vec<(String, String)> = lines.map(entry).collect();
+    let entries: Vec<(String, String)> = statics.filter_map(entry).collect();
     assert!(!entries.is_empty(), "no script! in src/command/script.rs");
     entries
 }

@@ -338,7 +338,7 @@ const USES: [&str; 12] = [
 ];
 
 /// The uses that fail without each permission. A use with a question mark may fail.
-const NEEDED: [(&str, &[&str]); 17] = [
+const NEEDED: [(&str, &[&str]); 18] = [
     (
         "+evalsha",
         &[
@@ -371,6 +371,7 @@ const NEEDED: [(&str, &[&str]); 17] = [
     ("+hdel", &["unlock"]),
     ("+publish", &["unlock", "force_unlock", "wait?", "listen?"]),
     ("+hlen", &["force_unlock"]),
+    ("+hrandfield", &["force_unlock"]),
     ("+del", &["force_unlock"]),
     ("+subscribe", &["listen"]),
     ("+unsubscribe", &["listen"]),
@@ -409,7 +410,8 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
     let client = open(Client::builder().single(&url).poll_interval(Duration::from_millis(50)));
     let take = |name: &str| client.lock(name).lock().expect("nothing is missing yet");
     let (extended, unlocked) = (take("orders:extended"), take("orders:unlocked"));
-    let occupy = |name: &str| server.ask::<()>(&["HSET", name, "another", "1"]);
+    const OTHER: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8:1";
+    let occupy = |name: &str| server.ask::<()>(&["HSET", name, OTHER, "1"]);
     ["orders:held", "orders:forced", "orders:waited"].into_iter().for_each(occupy);
     load_all_scripts(&client);
 

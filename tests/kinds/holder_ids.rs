@@ -1,5 +1,6 @@
 //! Named holders: each caller with the same holder id enters, and Redis counts the holds.
 
+use crate::harness::bare::script;
 use crate::harness::faults::{EventLog, NEVER, build, hasty, owners, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
 use leasehold::{Client, Lock};
@@ -7,11 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 fn acquire_digest(server: &Server) -> String {
-    server.ask(&["SCRIPT", "LOAD", include_str!("../../lua/named_acquire.lua")])
+    server.ask(&["SCRIPT", "LOAD", &script("named_acquire").source()])
 }
 
 fn release_digest(server: &Server) -> String {
-    server.ask(&["SCRIPT", "LOAD", include_str!("../../lua/named_release.lua")])
+    server.ask(&["SCRIPT", "LOAD", &script("named_release").source()])
 }
 
 fn lock(client: &Client) -> Lock {

@@ -1,5 +1,6 @@
 //! The read-write lock: readers share it, a writer excludes others, and a writer may also read.
 
+use crate::harness::bare::script;
 use crate::harness::faults::{EventLog, NEVER, build, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time, join, sleeping};
 use leasehold::{Client, Guard, RwLock};
@@ -188,8 +189,7 @@ fn an_expired_write_hold_ends_although_its_thread_reads() {
 #[test]
 fn the_clean_up_of_a_read_does_not_end_the_next_read() {
     let server = Server::start();
-    let digest: String =
-        server.ask(&["SCRIPT", "LOAD", include_str!("../../lua/read_acquire.lua")]);
+    let digest: String = server.ask(&["SCRIPT", "LOAD", &script("read_acquire").source()]);
     let proxy = Proxy::start(server.addr());
     let brief = Duration::from_millis(300);
     let client = build(patient(proxy.url()).pool_size(2).response_timeout(brief));

@@ -76,7 +76,7 @@ fn queries() -> Vec<(Vec<&'static str>, Vec<&'static str>, Query)> {
     let read = "~{orders:*".split(' ').collect();
     let of_semaphores = permissions_of("`Semaphore::holders`").concat();
     let of_kinds = "~redisson_lock_timeout:* +lindex +lpop +time +zrem +zscore \
-                    &redisson_rwlock:* +hget";
+                    &redisson_rwlock:* +getdel +hget";
     let of_kinds = of_kinds.split_whitespace().collect();
     let semaphore = "~{orders:* +get +time +zcard +zcount +zrangebyscore".split(' ').collect();
     vec![

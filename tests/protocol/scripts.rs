@@ -179,7 +179,7 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_header_is_complete_and_matches_the_code() {
-    for Script { name, text } in scripts().into_iter().chain([script(COMMON_TEXT)]) {
+    for Script { name, text } in scripts().into_iter().chain(COMMON_TEXTS.map(script)) {
         assert_eq!(faults(&text), Vec::<String>::new(), "lua/{name}.lua");
         let (kind, verb) = name.split_once('_').expect("<kind>_<verb>.lua or <verb>_many.lua");
         assert!(!kind.is_empty() && !verb.is_empty(), "lua/{name}.lua is no <kind>_<verb>.lua");

@@ -294,6 +294,86 @@ fn a_reader_whose_lease_has_ended_excludes_no_writer_after_the_last_release() {
     assert_eq!(bare.server.keys(), Vec::<String>::new());
 }
 
+/// Returns the owner field of a hold.
+fn numbered(number: usize) -> String {
+    format!("{}{number}", MINE.strip_suffix('1').expect("an owner field"))
+}
+
+/// Adds many readers to a lock that is held for reading, with this lease.
+fn add_readers(bare: &mut Bare, lease: &str) {
+    let mut pipe = redis::pipe();
+    pipe.cmd("HSET").arg(LOCK).arg(&["mode", "read"]).ignore();
+    for number in 1000..5000 {
+        let owner = numbered(number);
+        pipe.cmd("HSET").arg(LOCK).arg(&owner).arg(1).ignore();
+        pipe.cmd("SET").arg(timeout(&owner)).arg(&["1", "PX", lease]).ignore();
+    }
+    pipe.cmd("PEXPIRE").arg(LOCK).arg(lease).ignore();
+    pipe.query::<()>(&mut bare.connection).expect("added");
+}
+
+fn remove_timeouts(bare: &mut Bare, numbers: std::ops::Range<usize>) {
+    let mut pipe = redis::pipe();
+    for number in numbers {
+        pipe.cmd("DEL").arg(timeout(&numbered(number))).ignore();
+    }
+    pipe.query::<()>(&mut bare.connection).expect("removed");
+}
+
+/// Ends a read hold, and returns the number of leases that the script has read.
+fn leases_read(bare: &mut Bare, owner: &str, reply: i64) -> u64 {
+    let before = bare.server.calls("pttl");
+    assert_eq!(end_read(bare, owner), reply);
+    bare.server.calls("pttl") - before
+}
+
+#[test]
+fn a_release_reads_few_of_many_readers() {
+    let mut bare = Bare::start();
+    add_readers(&mut bare, "60000");
+    // Another reader determines the expiry, then this reader does, again and again.
+    assert!(leases_read(&mut bare, &numbered(1000), 0) <= 40);
+    for number in 1001..1100 {
+        assert_eq!(read(&mut bare, "70000", MINE), -2);
+        assert!(leases_read(&mut bare, MINE, 0) <= 40);
+        assert_ttl(&bare.server, LOCK, 40_000..=70_000);
+        assert!(leases_read(&mut bare, &numbered(number), 0) <= 40);
+        assert_ttl(&bare.server, LOCK, 40_000..=70_000);
+    }
+    // A long lease ends early: the lock expires with the others, and all leases are read once.
+    assert_eq!(read(&mut bare, "3600000", MINE), -2);
+    assert!(leases_read(&mut bare, &numbered(1100), 0) <= 40);
+    assert_ttl(&bare.server, LOCK, 70_001..=3_600_000);
+    assert!(leases_read(&mut bare, MINE, 0) >= 3899);
+    assert_ttl(&bare.server, LOCK, 10_000..=60_000);
+    assert!(leases_read(&mut bare, &numbered(1101), 0) <= 40);
+    assert_ttl(&bare.server, LOCK, 10_000..=60_000);
+}
+
+/// The readers of processes that have crashed keep their fields until the lock ends.
+#[test]
+fn a_release_among_many_expired_readers_reads_them_once_and_the_last_one_frees_the_lock() {
+    let mut bare = Bare::start();
+    add_readers(&mut bare, "60000");
+    remove_timeouts(&mut bare, 1000..4900);
+    remove_timeouts(&mut bare, 4902..5000);
+    bare.ask::<()>(&["PEXPIRE", LOCK, "600000"]);
+    assert_eq!(read(&mut bare, "3600000", MINE), -2);
+    assert_eq!(end_read(&mut bare, MINE), 0);
+    assert_ttl(&bare.server, LOCK, 10_000..=60_000);
+    assert!(leases_read(&mut bare, &numbered(4900), 0) <= 40);
+    let left = numbered(4901);
+    assert_eq!(fields(&bare.server), map([("mode", "read"), (&left, "1")]));
+
+    add_readers(&mut bare, "60000");
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    remove_timeouts(&mut bare, 1000..5000);
+    let mut listener = Listener::on(&bare.server, RW_CHANNEL);
+    assert_eq!(end_read(&mut bare, MINE), 1);
+    assert_eq!(listener.next_message(), (RW_CHANNEL.to_owned(), "0".to_owned()));
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+}
+
 #[test]
 fn read_renew_replies_as_documented_and_never_shortens_a_lease() {
     let lost = "the positions (from 1) of the locks that their owners no longer hold";
@@ -541,6 +621,8 @@ fn fair_release_force_unlock_and_leave_reply_as_documented() {
     take(&mut bare, "e", "300000");
     assert_eq!(leave(&mut bare, "d", "300000"), 0, "e does not listen");
     assert_eq!(take(&mut bare, "e", "300000"), -2);
+    assert_eq!(end_fair(&mut bare, "e"), 0);
+    hold(&bare.server, LOCK, MINE, "60000");
     assert_eq!(force(&mut bare), 0);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
     let args = ["a", "own:", "0"];
@@ -607,7 +689,7 @@ fn early_release_of_a_fair_lock_notifies_the_head_of_the_queue() {
     bare.assert_held_by("a:min_hold");
     assert!(take(&mut bare, "b", "300000") > LEFT);
     assert!(take(&mut bare, "c", "300000") > LEFT);
-    bare.call("fair_force_unlock", &QUEUE, &["own:", "0"]);
+    bare.server.ask::<()>(&["DEL", LOCK]);
     assert_eq!(take(&mut bare, "b", "300000"), -2);
     let mut listener = Listener::on(&bare.server, "own:c");
     assert_eq!(release(&mut bare, "b", "b:min_hold"), 1);
@@ -615,7 +697,7 @@ fn early_release_of_a_fair_lock_notifies_the_head_of_the_queue() {
     assert!(take(&mut bare, "c", "300000") > LEFT, "it learns the end of the minimum");
     assert_eq!(queue(&bare), ["c"]);
     // The head of the queue has timed out, and the next waiter does not listen.
-    bare.call("fair_force_unlock", &QUEUE, &["own:", "0"]);
+    bare.server.ask::<()>(&["DEL", LOCK]);
     assert_eq!(take(&mut bare, "c", "300000"), -2);
     take(&mut bare, "d", "300000");
     take(&mut bare, "e", "300000");
@@ -869,7 +951,7 @@ impl Model {
     }
 
     fn fields(&self) -> BTreeMap<String, String> {
-        let holds = self.holds.iter().map(|hold| (format!("hold:{hold}"), "0".to_owned()));
+        let holds = self.holds.iter().map(|hold| (numbered(*hold), "0".to_owned()));
         let count = (self.count() > 0).then(|| (self.holder.to_string(), self.count().to_string()));
         holds.chain(count).collect()
     }
@@ -893,7 +975,7 @@ fn redisson(bare: &mut Bare, holder: &str, step: i64) -> i64 {
 }
 
 fn take_step(bare: &mut Bare, step: Step, expected: i64) -> i64 {
-    let hold = |number: usize| format!("hold:{number}");
+    let hold = numbered;
     let reply = match step {
         Step::Acquire(number) => {
             let holder = Model::holder_of(number).to_string();
@@ -990,20 +1072,24 @@ fn describe(bare: &mut Bare, verb: &str, keys: &[&str]) -> Vec<Option<Descriptio
 
 #[test]
 fn lock_info_replies_as_documented() {
-    let list = "one list per lock, empty for a key that is no hash or is left out: 1 the reply of \
-                PTTL, 2 the fields and values, 3 for a read-write lock one number per field: the \
-                ms left of the reader, -2 without a time-out key, -1 if that key has no expiry or \
-                cannot be read, 4 except for `look`: the text of the token counter, empty if there \
-                is none, 5 and 6 for a search: the queue of a fair lock, and the queue of a queue \
-                lock";
+    let list = "one list per lock, empty without a key: 1 the reply of PTTL, 2 the fields and \
+                values, none for a key that is no hash or is left out, 3 for a read-write lock \
+                one number per field: the ms left of the reader, -2 without a time-out key, -1 if \
+                that key has no expiry or cannot be read, 4 except for `look`: the text of the \
+                token counter, empty if there is none, 5 and 6 for a search: the queue of a fair \
+                lock, and the queue of a queue lock";
     documents("lock_info", &[list]);
     let mut bare = Bare::start();
     let texts = |texts: &[&str]| Vec::from_iter(texts.iter().map(|it| (*it).to_owned()));
 
     // No key, and a key of another type.
     bare.ask::<()>(&["SET", "string", "value"]);
+    let no_lock = || {
+        let (fields, leases, counter, queues) = (vec![], vec![], None, None);
+        Some(Description { ttl: -1, fields, leases, counter, queues })
+    };
     for verb in ["look", "token", "search"] {
-        assert_eq!(describe(&mut bare, verb, &["free", "string"]), [None, None]);
+        assert_eq!(describe(&mut bare, verb, &["free", "string"]), [None, no_lock()]);
     }
 
     // Without an expiry; the counter except for a look, the queues only for a search.
@@ -1030,9 +1116,10 @@ fn lock_info_replies_as_documented() {
 
     // A search leaves out a hash without an owner field.
     bare.ask::<()>(&["HSET", "rw", "mode", "read", "reader:1", "1"]);
-    assert_eq!(describe(&mut bare, "search", &["rw"]), [None]);
+    assert_eq!(describe(&mut bare, "search", &["rw"]), [no_lock()]);
     bare.ask::<()>(&["HSET", "both", "job-17", "1", MINE, "0"]);
-    assert!(describe(&mut bare, "search", &["both"])[0].is_some());
+    let both = describe(&mut bare, "search", &["both"]).remove(0).expect("a lock");
+    assert_eq!(both.fields.len(), 4);
 }
 
 /// A lease, the longest of several leases, no expiry, and a lease that is over.

@@ -675,7 +675,7 @@ fn dead_waiters_do_not_exclude_a_caller() {
 
 /// Returns the number of dead waiters that one run removes. Each takes two commands.
 fn max_dead() -> usize {
-    let text = script(COMMON_TEXT).text;
+    let text = script(COMMON_TEXTS[0]).text;
     let (_, bound) = text.split_once("local work = ").expect("the bound");
     bound.lines().next().and_then(|it| it.parse::<usize>().ok()).expect("a number") / 2
 }
@@ -996,12 +996,11 @@ fn a_key_of_another_type_is_refused() {
             };
             let reply = bare.try_call::<Value>(step, &KEYS, args);
             let refused = reply.is_err_and(|error| is_refused_as("WRONGTYPE", &error));
-            // DEL frees a lock of any type.
-            let is_freed = key == LOCK && step == "queue_force_unlock";
-            assert_eq!(refused, !is_freed, "{step} {key}");
-            if !is_freed {
-                let kind: String = bare.ask(&["TYPE", key]);
-                assert_eq!(kind, if key == COUNTER { "hash" } else { "string" }, "{step} {key}");
+            assert!(refused, "{step} {key}");
+            let kind: String = bare.ask(&["TYPE", key]);
+            assert_eq!(kind, if key == COUNTER { "hash" } else { "string" }, "{step} {key}");
+            if step == "queue_force_unlock" && key != LOCK {
+                assert!(bare.ask::<bool>(&["EXISTS", LOCK]), "{key}: refused before the release");
             }
             bare.ask::<()>(&["FLUSHALL"]);
         }

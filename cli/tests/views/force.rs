@@ -66,6 +66,19 @@ fn a_free_lock_gives_the_code_1() {
 }
 
 #[test]
+fn a_key_that_is_no_lock_stays_and_is_an_error() {
+    let stage = stage();
+    stage.hash("user:1", &["name", "Ann"]);
+    stage.server.ask::<()>(&["SET", "permits", "7"]);
+    for name in ["user:1", "permits"] {
+        let outcome = run(&["force", name, "--url", &stage.server.url()]);
+        assert_eq!((outcome.code, &*outcome.out), (Some(77), ""), "{outcome:?}");
+        assert!(outcome.err.contains("WRONGTYPE"), "{outcome:?}");
+        assert!(exists(&stage.server, name), "{name}");
+    }
+}
+
+#[test]
 fn all_readers_and_locks_without_waiters_are_freed() {
     let stage = stage();
     let client = &stage.holding;

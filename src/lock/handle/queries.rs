@@ -115,7 +115,9 @@ impl<K: LockKind> Lock<K> {
     /// next holder. Without an answer the command may have run, or may still run late.
     ///
     /// # Errors
-    /// The errors of [`is_locked`](Lock::is_locked).
+    /// - [`is_server`](crate::Error::is_server) with the code `WRONGTYPE` if the key is no lock, such
+    ///   as a semaphore or a hash of another program. The key stays as it is.
+    /// - The errors of [`is_locked`](Lock::is_locked).
     pub fn force_unlock(&self) -> Result<bool> {
         self.force_unlock_within(self.response_limit())
     }
