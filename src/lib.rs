@@ -189,11 +189,11 @@
 //! | target | levels | subject |
 //! | --- | --- | --- |
 //! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks that are held without a time to live |
-//! | `leasehold::connection` | warn, info, debug | replaced connections; failed subscriptions, heartbeats and polls; loads of scripts |
+//! | `leasehold::connection` | warn, info, debug | replaced connections; failed subscriptions, heartbeats and polls; loads of scripts; refused options of sockets |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
 //! | `leasehold::events` | error, warn | panics of [`Events`] methods and of closures; dropped events |
-//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; dropped lines; the [client record](Builder::announce); questions to running processes about holds |
+//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; dropped lines; the [client record](Builder::announce); questions to running processes about holds; a refused clock |
 //!
 //! Each line also has key-values for structured loggers: facts of its text, and other facts.
 //!

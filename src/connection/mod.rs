@@ -173,7 +173,7 @@ impl Connection {
     /// Writes the bytes that [`Connection::write`] kept. Returns `false` if the caller left first.
     pub(crate) fn flush(&mut self, limit: &ReadLimit<'_>) -> std::result::Result<bool, Fault> {
         while !self.stream.is_flushed() {
-            self.stream.begin_step(limit.step()).map_err(Fault::broken)?;
+            self.stream.begin_step(limit.step());
             match self.stream.flush() {
                 Err(error) if stream::is_pause(&error) => {}
                 flushed => flushed.map_err(Fault::broken)?,
@@ -191,7 +191,7 @@ impl Connection {
         limit: &ReadLimit<'_>,
     ) -> std::result::Result<Option<Reply>, Fault> {
         loop {
-            self.stream.begin_step(limit.step()).map_err(Fault::broken)?;
+            self.stream.begin_step(limit.step());
             match self.parser.parse_value(&mut self.stream) {
                 Ok(value) => return Ok(Some(decode::reply(value))),
                 Err(error) if error.is_timeout() => {}

@@ -2,12 +2,15 @@
 //!
 //! Reads and writes happen in *steps*, see [`Socket::begin_step`]. The first read and the first
 //! write of a step are always tried; later ones fail with `WouldBlock` when the step is over.
+//!
+//! A sandbox may refuse to set options. A connection works without each of them.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,7 +19,8 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, SendFlags, SocketAddrUnix};
 
 use crate::util::clock::{self, Moment};
-use crate::util::platform;
+use crate::util::log_lines::LINES;
+use crate::util::{log_target, platform};
 
 /// The idle time after which the system probes the peer.
 ///
@@ -31,6 +35,8 @@ pub(super) struct Socket {
     stream: SocketStream,
     /// The time-out of reads, as set in the system; zero before the first step.
     timeout: Duration,
+    /// Whether the system refuses time-outs of reads, so that each read needs a `poll` before it.
+    needs_poll: bool,
     step_end: Moment,
     /// Whether a read (a write) has been tried in this step.
     has_read: bool,
@@ -48,7 +54,7 @@ impl Socket {
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (host, port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, span) {
-                Ok(stream) => return Socket::configured(stream),
+                Ok(stream) => return Ok(Socket::configured(stream)),
                 Err(error) => failure = error,
             }
         }
@@ -56,25 +62,26 @@ impl Socket {
     }
 
     /// Sets the options of a TCP socket: no delay, and probes of an idle peer.
-    fn configured(stream: TcpStream) -> io::Result<Socket> {
-        stream.set_nodelay(true)?;
-        sockopt::set_socket_keepalive(&stream, true)?;
-        sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
-        sockopt::set_tcp_keepintvl(&stream, KEEPALIVE / 3)?;
-        Ok(Socket::new(SocketStream::Tcp(stream)))
+    fn configured(stream: TcpStream) -> Socket {
+        is_set("TCP_NODELAY", stream.set_nodelay(true));
+        is_set("SO_KEEPALIVE", sockopt::set_socket_keepalive(&stream, true));
+        is_set("TCP_KEEPIDLE", sockopt::set_tcp_keepidle(&stream, KEEPALIVE));
+        is_set("TCP_KEEPINTVL", sockopt::set_tcp_keepintvl(&stream, KEEPALIVE / 3));
+        Socket::new(SocketStream::Tcp(stream))
     }
 
     /// Connects to a Unix socket. Blocks for at most `span` while the server's backlog is full.
     pub(super) fn unix(path: &Path, span: Duration) -> io::Result<Socket> {
         let socket = platform::unix_socket()?;
-        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(span))?;
+        is_set("SO_SNDTIMEO", sockopt::set_socket_timeout(&socket, Timeout::Send, Some(span)));
         net::connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Socket::new(SocketStream::Unix(UnixStream::from(socket))))
     }
 
     fn new(stream: SocketStream) -> Socket {
         let (timeout, step_end) = (Duration::ZERO, Moment::START);
-        Socket { stream, timeout, step_end, has_read: false, has_written: false }
+        let (needs_poll, has_read, has_written) = (false, false, false);
+        Socket { stream, timeout, needs_poll, step_end, has_read, has_written }
     }
 
     /// Closes the socket. TCP discards unsent bytes and resets the connection.
@@ -86,15 +93,15 @@ impl Socket {
     /// Starts a step. Reads and writes fail with `WouldBlock` after `span`.
     ///
     /// Bytes that are still arriving do not prolong a step. A `span` under 1 ms counts as 1 ms.
-    pub(super) fn begin_step(&mut self, span: Duration) -> io::Result<()> {
+    pub(super) fn begin_step(&mut self, span: Duration) {
         let span = span.max(SHORTEST);
         // A difference of an eighth is not worth the system call that sets the time-out.
         if self.timeout.abs_diff(span) > self.timeout / 8 {
-            sockopt::set_socket_timeout(&*self, Timeout::Recv, Some(span))?;
+            let set = sockopt::set_socket_timeout(&*self, Timeout::Recv, Some(span));
+            self.needs_poll = !is_set("SO_RCVTIMEO", set);
             self.timeout = span;
         }
         (self.step_end, self.has_read, self.has_written) = (clock::now() + span, false, false);
-        Ok(())
     }
 
     /// Starts a step that ends with its first write.
@@ -109,9 +116,12 @@ impl Socket {
             // The next write would fail even if the system took bytes.
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        let mut socket = [PollFd::new(self, PollFlags::OUT)];
-        match poll(&mut socket, Some(&left)) {
+        self.poll(PollFlags::OUT, left)
+    }
+
+    fn poll(&self, flags: PollFlags, span: Duration) -> io::Result<()> {
+        let span = Timespec::try_from(span).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(self, flags)], Some(&span)) {
             Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -142,6 +152,9 @@ impl Read for Socket {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         loop {
+            if self.needs_poll {
+                self.poll(PollFlags::IN, clock::now().until(self.step_end))?;
+            }
             let read = match &mut self.stream {
                 SocketStream::Tcp(stream) => stream.read(buffer),
                 SocketStream::Unix(stream) => stream.read(buffer),
@@ -184,6 +197,19 @@ impl AsFd for Socket {
             SocketStream::Unix(stream) => stream.as_fd(),
         }
     }
+}
+
+/// Returns whether an option was set. The first refusal is logged.
+fn is_set<E: std::fmt::Display>(option: &str, set: Result<(), E>) -> bool {
+    static LOGGED: Once = Once::new();
+    let Err(error) = set else { return true };
+    LOGGED.call_once(|| {
+        log::debug!(
+            logger: LINES, target: log_target::CONNECTION, error:%;
+            "connections do without options that the system refuses, such as {option}: {error}"
+        );
+    });
+    false
 }
 
 #[cfg(all(test, not(leasehold_model)))]

@@ -49,7 +49,7 @@ impl Stream {
     fn handshake(&mut self, deadline: Moment) -> io::Result<()> {
         let Some(session) = &mut self.session else { return Ok(()) };
         while session.is_handshaking() {
-            self.socket.begin_step(STEP)?;
+            self.socket.begin_step(STEP);
             match session.handshake(&mut self.socket) {
                 Err(error) if is_pause(&error) && clock::now() < deadline => {
                     if !session.is_flushed() {
@@ -68,8 +68,8 @@ impl Stream {
     }
 
     /// Starts a step. The next read or flush blocks for at most `span`.
-    pub(super) fn begin_step(&mut self, span: Duration) -> io::Result<()> {
-        self.socket.begin_step(span)
+    pub(super) fn begin_step(&mut self, span: Duration) {
+        self.socket.begin_step(span);
     }
 
     /// Writes as many bytes as the system takes without blocking, and keeps the rest.

@@ -9,8 +9,8 @@
 //! A step that fails ends the start with its error.
 
 use std::sync::Arc;
-use std::sync::Weak;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Once, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,7 +32,9 @@ use crate::pool::router::Router;
 use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
 use crate::topology::failover::{FailoverMonitor, ServerObserver};
+use crate::util::log_lines::LINES;
 use crate::util::sync::Mutex;
+use crate::util::{clock, log_target};
 use crate::watchdog::{self, Announcer, Watchdog, WatchdogSettings};
 
 /// The longest interval between heartbeats of the watchdog to the listener.
@@ -84,6 +86,20 @@ impl Engine {
     }
 }
 
+/// Warns once per process if the clock stands still while the machine is suspended.
+fn warn_without_boot_clock() {
+    static WARNED: Once = Once::new();
+    if !clock::counts_suspension() {
+        WARNED.call_once(|| {
+            log::warn!(
+                logger: LINES, target: log_target::CLIENT,
+                "the system refuses CLOCK_BOOTTIME: after a suspension of the machine, guards \
+                 report held for too long"
+            );
+        });
+    }
+}
+
 /// The settings of a client that is starting, and the names derived from them.
 struct Startup {
     settings: Builder,
@@ -98,6 +114,7 @@ struct Startup {
 
 impl Startup {
     fn new(mut settings: Builder) -> Result<Startup> {
+        warn_without_boot_clock();
         let id = owner::client_id();
         let sink = EventSink::start(settings.events.take())?;
         Ok(Startup {

@@ -3,9 +3,16 @@
 //! Moments come from the clock that counts since boot and goes on while the machine is suspended
 //! (`CLOCK_BOOTTIME`), because leases expire during suspension too. State machines never read the
 //! clock: the time is an argument.
+//!
+//! A sandbox may refuse that clock. Then moments come from the monotonic clock, which stands still
+//! during suspension: a guard may report held for as long as the machine was suspended after the
+//! end of its lease.
 
 use std::ops::Add;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
+
+use rustix::time::{ClockId, Timespec, clock_gettime, clock_gettime_dynamic};
 
 use crate::util::platform;
 
@@ -58,12 +65,47 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
+impl From<Timespec> for Moment {
+    fn from(time: Timespec) -> Moment {
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+        Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    }
+}
+
 /// Returns the current moment. No system call on Linux: the kernel maps the clock into the process.
 pub(crate) fn now() -> Moment {
-    let time = rustix::time::clock_gettime(platform::CLOCK);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    now_of(boot_time, monotonic_time, &SUSPENDED)
+}
+
+/// Returns whether moments count the time for which the machine is suspended.
+pub(crate) fn counts_suspension() -> bool {
+    boot_time().is_some()
+}
+
+/// The time for which the machine had been suspended at the first reading of the clock.
+static SUSPENDED: OnceLock<Duration> = OnceLock::new();
+
+/// Returns the boot time, or the monotonic time since the system refuses the former.
+///
+/// A sandbox may begin in the middle of the program. No moment becomes earlier by that, unless the
+/// machine was suspended after the first reading.
+fn now_of(
+    boot_time: impl Fn() -> Option<Moment>,
+    monotonic_time: impl Fn() -> Moment,
+    suspended: &OnceLock<Duration>,
+) -> Moment {
+    let at_first = || boot_time().map_or(Duration::ZERO, |time| monotonic_time().until(time));
+    let suspended = *suspended.get_or_init(at_first);
+    boot_time().unwrap_or_else(|| monotonic_time() + suspended)
+}
+
+fn boot_time() -> Option<Moment> {
+    clock_gettime_dynamic(platform::CLOCK).ok().map(Moment::from)
+}
+
+fn monotonic_time() -> Moment {
+    clock_gettime(ClockId::Monotonic).into()
 }
 
 /// A time of day, for events.
@@ -165,6 +207,24 @@ mod tests {
         let first = now();
         assert!(first > Moment::START);
         assert!(now() >= first);
+    }
+
+    #[test]
+    fn a_refused_clock_is_replaced_without_a_step_back() {
+        use std::cell::Cell;
+        let (boot, monotonic) = (Cell::new(None), Cell::new(Moment::from_nanos(50)));
+        let now =
+            |suspended: &OnceLock<Duration>| now_of(|| boot.get(), || monotonic.get(), suspended);
+        // Refused from the start.
+        let suspended = OnceLock::new();
+        assert_eq!(now(&suspended), Moment::from_nanos(50));
+        // Refused later.
+        let suspended = OnceLock::new();
+        boot.set(Some(Moment::from_nanos(1050)));
+        assert_eq!(now(&suspended), Moment::from_nanos(1050));
+        boot.set(None);
+        monotonic.set(Moment::from_nanos(60));
+        assert_eq!(now(&suspended), Moment::from_nanos(1060));
     }
 
     #[test]

@@ -7,10 +7,10 @@ mod os {
     use rustix::fd::OwnedFd;
     use rustix::io::Result;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
-    use rustix::time::ClockId;
+    use rustix::time::DynamicClockId;
 
     /// Counts since boot, also while the machine is suspended.
-    pub(crate) const CLOCK: ClockId = ClockId::Boottime;
+    pub(crate) const CLOCK: DynamicClockId<'static> = DynamicClockId::Boottime;
 
     /// A write to a closed connection is an error, not a signal.
     pub(crate) const SEND: SendFlags = SendFlags::NOSIGNAL;
@@ -27,9 +27,9 @@ mod os {
     use rustix::fd::OwnedFd;
     use rustix::io::{FdFlags, Result, fcntl_setfd};
     use rustix::net::{AddressFamily, SendFlags, SocketType, socket};
-    use rustix::time::ClockId;
+    use rustix::time::{ClockId, DynamicClockId};
 
-    pub(crate) const CLOCK: ClockId = ClockId::Monotonic;
+    pub(crate) const CLOCK: DynamicClockId<'static> = DynamicClockId::Known(ClockId::Monotonic);
 
     #[cfg(target_vendor = "apple")]
     pub(crate) const SEND: SendFlags = SendFlags::empty();

@@ -3,8 +3,14 @@
 use std::path::{Path, PathBuf};
 
 /// Returns the name of this machine in its network, if it is UTF-8.
+///
+/// The file comes first: a system that refuses the system call ends the process.
 pub(crate) fn host() -> Option<String> {
-    rustix::system::uname().nodename().to_str().ok().map(str::to_owned)
+    let name = match std::fs::read_to_string("/proc/sys/kernel/hostname") {
+        Ok(name) => name,
+        Err(_) => rustix::system::uname().nodename().to_str().ok()?.to_owned(),
+    };
+    Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Returns the file name of this program: that of its first argument, or else of its executable.

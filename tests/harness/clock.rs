@@ -1,4 +1,5 @@
-//! Clocks that a test moves: those of servers, and those of clients in child processes.
+//! Preloaded libraries: clocks that a test moves, those of servers and those of clients in child
+//! processes, and a sandbox that refuses system calls.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -58,29 +59,38 @@ impl BootClock {
     }
 }
 
+/// Returns the environment variable that has a process refused some system calls.
+pub fn refusals() -> (&'static str, String) {
+    let library = library("refusals").to_str().expect("the path is UTF-8").to_owned();
+    ("LD_PRELOAD", library)
+}
+
 fn folder() -> TempDir {
     let folder = tempfile::Builder::new().prefix("leasehold-").tempdir();
     folder.expect("a temporary folder can be made")
 }
 
-/// Returns the path of a preloaded clock library; the first call compiles all of them.
+/// Returns the path of a preloaded library; the first call compiles all of them.
 fn library(name: &str) -> PathBuf {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let folder = folder();
-        ["clock", "boot_clock"].iter().for_each(|name| compile(folder.path(), name));
+        ["clock", "boot_clock", "refusals"].iter().for_each(|name| compile(folder.path(), name));
         folder
     });
     folder.path().join(name).with_extension("so")
 }
 
 fn compile(folder: &Path, name: &str) {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness");
+    // The tests of the program share this file.
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let sources = folders.find_map(|it| Some(it.join("tests/harness")).filter(|it| it.exists()));
+    let sources = sources.expect("the folder of this file");
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-O1", "-o"]);
     compiler
         .arg(folder.join(name).with_extension("so"))
         .arg(sources.join(name).with_extension("c"));
     let status = compiler.status().expect("script/bootstrap has installed a C compiler");
-    assert!(status.success(), "the clock does not compile");
+    assert!(status.success(), "a preloaded library does not compile");
 }

@@ -12,7 +12,7 @@
 //! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, its configuration, questions to it |
 //! | `ports.rs` | free ports for servers |
 //! | `gate.rs` | the proxies in front of a server |
-//! | `clock.rs`, `clock.c`, `boot_clock.c` | clocks of servers and clients that a test moves |
+//! | `clock.rs`, `clock.c`, `boot_clock.c`, `refusals.c` | clocks of servers and clients that a test moves; a sandbox |
 //! | `replicated.rs` | a master with replicas and sentinels |
 //! | `cluster.rs`, `nodes.rs` | a cluster, and the output of `CLUSTER NODES` |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
@@ -67,7 +67,7 @@ pub mod trickle;
 pub mod wait;
 mod watcher;
 
-pub use clock::BootClock;
+pub use clock::{BootClock, refusals};
 pub use cluster::Cluster;
 pub use config::Config;
 pub use impostor::Impostor;

@@ -12,4 +12,5 @@ mod loggers;
 mod metrics;
 mod panics;
 mod permissions;
+mod refusals;
 mod suspend;

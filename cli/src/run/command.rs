@@ -118,13 +118,15 @@ fn prepare(command: &mut Command, terminal: Option<Terminal>) {
     let prepare = move || {
         drop_handlers();
         end_with(parent)?;
-        match &terminal {
-            Some(terminal) => terminal.give_to(getpid()),
-            None => Ok(()),
+        let given = terminal.as_ref().map_or(Ok(()), |terminal| terminal.give_to(getpid()));
+        if given.is_err() {
+            note(b"leasehold: the system refuses to give the terminal to the command\n");
         }
+        Ok(())
     };
     // SAFETY: between fork and exec, `prepare` only makes system calls that are async-signal-safe
-    // (sigaction, prctl, getppid, getpid, sigprocmask, ioctl). It neither allocates nor locks.
+    // (sigaction, prctl, getppid, getpid, sigprocmask, ioctl, write). It neither allocates nor
+    // locks.
     unsafe {
         command.pre_exec(prepare);
     }
@@ -146,12 +148,23 @@ fn drop_handlers() {
     }
 }
 
+/// Prints a note of the child before it executes the command. The command works without the rest.
+fn note(text: &[u8]) {
+    // A stderr that has no reader changes nothing else.
+    let _ = rustix::io::write(rustix::stdio::stderr(), text);
+}
+
 /// Has the system send TERM to this process if its parent dies, by SIGKILL for instance.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn end_with(parent: Pid) -> io::Result<()> {
     use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-    set_parent_process_death_signal(Some(Signal::TERM))?;
+    if set_parent_process_death_signal(Some(Signal::TERM)).is_err() {
+        note(
+            b"leasehold: the system refuses PR_SET_PDEATHSIG: a SIGKILL of leasehold would not \
+               end the command\n",
+        );
+    }
     // The parent may have died before.
     match getppid() == Some(parent) {
         true => Ok(()),

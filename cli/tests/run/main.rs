@@ -15,5 +15,6 @@ mod interactive;
 mod kinds;
 mod loss;
 mod program;
+mod sandbox;
 mod signals;
 mod waiting;
