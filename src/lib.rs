@@ -173,7 +173,7 @@
 //! [`Error`] is the only error type; its documentation has a table of all errors. If a connection
 //! breaks, its unanswered requests are sent once more over a new connection. A call fails if its
 //! first request gets no answer. Once the server has answered that the lock is held, the call waits
-//! through later outages.
+//! through later outages, and through [retryable](Error::is_retryable) refusals.
 //!
 //! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
 //! losses: those of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]).

@@ -239,7 +239,7 @@ impl WaitLoop<'_> {
 
     /// Plans the next attempt after an error; returns the error if the call cannot go on.
     fn failed(&mut self, error: Error) -> Result<()> {
-        self.context().local.set_last_error(error.is_transient().then(|| error.clone()));
+        self.context().local.set_last_error(error.is_outage().then(|| error.clone()));
         self.schedule.unanswered(clock::now(), error)
     }
 

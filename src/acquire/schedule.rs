@@ -200,9 +200,9 @@ impl RetrySchedule {
 
     /// Plans the next attempt after one without a usable reply.
     ///
-    /// Returns the error if the call was never refused, or if the error is final.
+    /// Returns the error if the call was never refused, or if the error is no outage.
     pub(crate) fn unanswered(&mut self, now: Moment, error: Error) -> Result<()> {
-        if !self.was_refused || !error.is_transient() {
+        if !self.was_refused || !error.is_outage() {
             return Err(error);
         }
         let pause = doubled(FIRST_PAUSE, self.failures.unanswered.min(8), self.poll_interval);

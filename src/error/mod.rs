@@ -47,7 +47,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// `NOSCRIPT`, `UNBLOCKED`, a slot that is moving, and too many clients. Others, such as `NOAUTH`
 /// and `NOPERM`, are not. This applies to a refusal of `WAIT` too, by which the server tells how
 /// many replicas have a write: its error is [`is_not_replicated`](Error::is_not_replicated) and has
-/// the code.
+/// the code. A retryable refusal does not end a call that already waits.
 ///
 /// The text names the lock and the server where they are known:
 /// `the server did not answer in time [lock "orders:42", server 127.0.0.1:6379]`.
@@ -313,6 +313,14 @@ impl Error {
     /// Returns whether the failure ends by itself: no reply, or a refusal such as `LOADING`.
     pub(crate) fn is_transient(&self) -> bool {
         self.0.retryability == Retryability::Transient
+    }
+
+    /// Returns whether a call that already waits goes on after the failure.
+    ///
+    /// The failure ends by itself or by a change at the servers: there is no reply, or a retryable
+    /// refusal. Too few acknowledgements are no outage, because the server granted the lock.
+    pub(crate) fn is_outage(&self) -> bool {
+        self.is_transient() || self.is_retryable() && !self.is_not_replicated()
     }
 
     /// Returns whether no later attempt can succeed.

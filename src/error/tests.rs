@@ -158,6 +158,20 @@ fn an_io_error_has_a_matching_kind_and_returns_the_error() {
 }
 
 #[test]
+fn a_waiting_call_survives_what_can_end_without_a_change_to_the_program() {
+    let retryable = ["LOADING", "READONLY", "CLUSTERDOWN", "OOM", "MISCONF", "NOREPLICAS"];
+    for error in retryable.map(refusal).into_iter().chain([Error::timeout()]) {
+        assert!(error.is_outage(), "{error}");
+    }
+    for error in ["NOAUTH", "NOPERM", "WRONGTYPE", "ERR"].map(refusal) {
+        assert!(!error.is_outage(), "{error}");
+    }
+    assert!(!Error::new(ErrorKind::NotReplicated, "").is_outage(), "the lock was granted");
+    assert!(refusal("UNBLOCKED").unacknowledged().is_outage());
+    assert!(!refusal("NOPERM").unacknowledged().is_outage());
+}
+
+#[test]
 fn a_refusal_is_transient_only_if_it_ends_by_itself() {
     for code in ["LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"] {
         assert!(refusal(code).is_transient(), "{code}");

@@ -280,7 +280,7 @@ impl Local {
 
     /// Counts a heartbeat without an answer. Returns the number of earlier ones in a row.
     ///
-    /// A caller that gives up returns the error. After an error that is final, the callers send
+    /// A caller that gives up returns the error. After an error that is no outage, the callers send
     /// acquires, whose errors end their calls.
     pub(crate) fn heartbeat_failed(&self, error: Option<&Error>) -> u32 {
         let state = &mut *self.state.lock();
@@ -288,7 +288,7 @@ impl Local {
             state.last_error = Some(error.clone());
         }
         let waiters = &mut state.waiters;
-        if error.is_some_and(Error::is_final) {
+        if error.is_some_and(|error| !error.is_outage()) {
             waiters.by_hold.values_mut().for_each(Waiter::ask);
         }
         waiters.failed_heartbeats = waiters.failed_heartbeats.saturating_add(1);

@@ -492,6 +492,30 @@ fn a_waiter_waits_through_an_outage() {
     stage.end();
 }
 
+/// Permits are free while the server refuses all writes, until a replica is back.
+#[test]
+fn a_waiter_waits_through_a_time_without_replicas() {
+    let stage = Stage::new();
+    let need_replicas = |replicas| {
+        stage.server.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", replicas]);
+    };
+    thread::scope(|scope| {
+        let taker = scope.spawn(|| stage.client.plain_semaphore("late").acquire(3));
+        eventually("it waits", || stage.client.stats().waiting_now() == 1);
+        stage.other.plain_semaphore("late").release(2).expect("the server answers");
+        let mut both = redis::pipe();
+        both.atomic().cmd("INCR").arg("late");
+        both.cmd("CONFIG").arg(&["SET", "min-replicas-to-write", "1"]);
+        both.query::<redis::Value>(&mut stage.server.connection()).expect("they may");
+        let refused = || stage.server.info("errorstats").contains_key("errorstat_NOREPLICAS");
+        eventually("the waiter is refused", refused);
+        need_replicas("0");
+        in_time("the taker returns", taker).expect("the permits are free");
+    });
+    assert_eq!(stage.available(), 0);
+    stage.end();
+}
+
 #[test]
 fn a_cancelled_take_in_flight_is_undone() {
     let stage = Stage::new();

@@ -192,6 +192,28 @@ fn a_waiter_survives(outage: impl Fn(&Proxy)) {
     nothing_is_left(&server);
 }
 
+/// The caller takes the lock of the other server, and gives it back, with pauses that grow.
+#[test]
+fn a_waiter_for_locks_on_two_servers_pauses_while_one_is_away() {
+    let (near, far) = (Server::start(), Server::start());
+    let clients = [&near, &far].map(|server| build(hasty(server.url())));
+    let direct = other(&near);
+    let guard = direct.lock("a").lock().expect("it is free");
+    thread::scope(|scope| {
+        let both = MultiLock::new(clients.each_ref().map(|client| client.lock("a")));
+        let waiter = scope.spawn(move || both.lock().and_then(|guard| guard.unlock()));
+        eventually("it waits", || near.numsub(&channel_of("a")) == 1);
+        far.kill();
+        let (calls, began) = (near.calls("evalsha"), Instant::now());
+        guard.unlock().expect("it is held");
+        eventually("it has failed ten times", || near.calls("evalsha") >= calls + 20);
+        let elapsed = began.elapsed();
+        far.restart();
+        in_time("the waiter returns", waiter).expect("both locks are free");
+        assert!(elapsed > Duration::from_secs(1), "ten rounds in {elapsed:?}");
+    });
+}
+
 #[test]
 fn a_connection_that_breaks_at_its_first_request_is_replaced() {
     let server = Server::start();

@@ -152,6 +152,7 @@ macro_rules! conformance {
                 a_hold_excludes_others_until_unlock_or_drop
                 a_waiter_gets_the_lock_after_its_release
                 a_wait_is_reported
+                a_waiter_survives_a_time_without_replicas
                 a_wait_ends_at_its_deadline_and_leaves_nothing
                 a_cancelled_wait_ends_and_leaves_nothing
                 a_thread_re_enters_its_lock
@@ -209,6 +210,7 @@ conformance! {
         a_hold_excludes_others_until_unlock_or_drop
         a_waiter_gets_the_lock_after_its_release
         a_wait_is_reported
+        a_waiter_survives_a_time_without_replicas
         a_wait_ends_at_its_deadline_and_leaves_nothing
         a_cancelled_wait_ends_and_leaves_nothing
         an_owned_guard_moves_between_threads
@@ -281,6 +283,40 @@ fn a_wait_is_reported<S: Subject>(kind: &Kind<S>) {
     assert!(setup.mine.try_lock_for(SHORT).expect("a reply").is_none());
     eventually("the wait is reported", || setup.events.waited.load(Ordering::SeqCst) > 0);
     guard.unlock().expect("it was held");
+    setup.assert_clean();
+}
+
+/// The lock is free while the servers refuse all writes, until a replica is back.
+fn a_waiter_survives_a_time_without_replicas<S: Subject>(kind: &Kind<S>) {
+    let soon = Duration::from_millis(100);
+    let setup = kind.setup_with(|builder| builder.watchdog_timeout(NEVER).poll_interval(soon));
+    let guard = setup.mine.lock().expect("it is free");
+    setup.wait_for_all_servers(kind, |server| !server.keys().is_empty());
+    let need_replicas = |server: &Server, replicas: &str| {
+        let mut both = redis::pipe();
+        both.atomic().cmd("FLUSHALL");
+        both.cmd("CONFIG").arg(&["SET", "min-replicas-to-write", replicas]);
+        both.query::<redis::Value>(&mut server.connection()).expect("an administrator may");
+    };
+    let refused = |server: &Server| {
+        let errors = server.info("errorstats");
+        let count = errors.get("errorstat_NOREPLICAS").and_then(|it| it.strip_prefix("count="));
+        count.map_or(0, |count| count.parse::<u64>().expect("a number"))
+    };
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| setup.theirs.lock().and_then(SubjectGuard::unlock));
+        wait_for_a_waiter(&setup);
+        setup.servers.iter().for_each(|server| need_replicas(server, "1"));
+        let refusals = || setup.servers.iter().map(refused).sum::<u64>();
+        eventually("it is refused or has ended", || waiter.is_finished() || refusals() >= 10);
+        if !waiter.is_finished() {
+            setup.servers.iter().for_each(|server| {
+                server.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+            });
+        }
+        in_time("the waiter returns", waiter).expect("the lock is granted");
+    });
+    drop(guard);
     setup.assert_clean();
 }
 

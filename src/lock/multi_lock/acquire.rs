@@ -13,6 +13,8 @@
 //! meanwhile. The orders of two callers may differ, because clients may know one server by
 //! different names, and the two may then block each other. Each of these waits is short, so they do
 //! not block each other for long. A caller whose wait has ended continues with 2.
+//!
+//! A caller that a lock was refused to waits through outages, with pauses that grow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +32,10 @@ use crate::util::sync::Parker;
 /// The first and the longest pause of a caller after a lost round.
 const FIRST_PAUSE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The first and the longest pause of a caller after a round that an outage ended.
+const FIRST_OUTAGE_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The number of lost rounds before a round that takes the locks in turn.
 const LOST_ROUNDS: u32 = 2;
@@ -57,7 +63,7 @@ pub(super) struct MultiAcquire<'a> {
 impl MultiAcquire<'_> {
     /// Blocks until all locks are granted. `None` if the caller's patience ends first.
     pub(super) fn acquire(&self) -> Result<Option<Vec<HoldHandle>>> {
-        let (mut first, mut lost, mut turns) = (None, 0, 0);
+        let (mut first, mut lost, mut turns, mut outages) = (None, 0, 0, 0);
         let started = clock::now();
         loop {
             let in_turn = lost == LOST_ROUNDS;
@@ -67,13 +73,22 @@ impl MultiAcquire<'_> {
                 (Ok(None), _) => return Ok(None),
                 (Ok(Some(MultiOutcome::Refused(position))), _) => (position, None),
                 // After its first refusal the caller waits through outages.
-                (Err(error), Some(first)) if error.is_transient() => (first, Some(error)),
+                (Err(error), Some(first)) if error.is_outage() => (first, Some(error)),
                 (Err(error), _) => return Err(error),
             };
             if self.patience.is_over(clock::now()) {
                 return outage.map_or(Ok(None), Err);
             }
             self.record.waits(started);
+            if outage.is_some() {
+                let pause = doubled(FIRST_OUTAGE_PAUSE, outages, LONGEST_OUTAGE_PAUSE);
+                let pause = jittered(pause, HoldId::next().seed());
+                let left = clock::now().until(self.patience.end());
+                self.calls[refused].limit().pause(pause.min(left));
+                (lost, outages) = (lost.min(LOST_ROUNDS - 1), outages.saturating_add(1));
+                continue;
+            }
+            outages = 0;
             match first {
                 // The refused lock may be held for long: the next round waits for it alone.
                 _ if in_turn => (lost, turns) = (LOST_ROUNDS - 1, turns + 1),

@@ -164,7 +164,7 @@ impl<'a> RedAcquire<'a> {
     fn ask(&mut self) -> Result<Option<Arc<QuorumHold>>> {
         let woken = self.channels.mark_seen();
         let outcome = self.ask_all();
-        let failure = outcome.as_ref().err().filter(|error| error.is_transient()).cloned();
+        let failure = outcome.as_ref().err().filter(|error| error.is_outage()).cloned();
         self.lock.local.set_last_error(failure.clone());
         let retries = &mut self.retries;
         match outcome {
