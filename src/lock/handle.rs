@@ -99,7 +99,8 @@ pub type FairLock = Lock<Fair>;
 /// A lock whose guards carry a fencing token: Redisson's fenced lock.
 ///
 /// [`Guard::token`](crate::Guard::token) is larger than all earlier tokens of the lock. Redis keeps
-/// the last token in a key of its own without a time to live, as with Redisson. If that key was
+/// the last token in a key of its own without a time to live, as with Redisson: a name that was used
+/// once leaves about 100 bytes (`docs/mechanisms.md` says how to remove them). If that key was
 /// deleted or lost, the next token is the server's clock in microseconds, so tokens still grow.
 ///
 /// Differences from Redisson:
@@ -158,6 +159,10 @@ pub type SpinLock = Lock<Spin>;
 /// listen are passed over at once. If that client lives, its waiters ask again and get their places
 /// back, but not a lock that was granted meanwhile. After a restart of the server without its data,
 /// the first waiter that asks takes the free lock, whatever its place.
+///
+/// # Tokens
+/// [`Guard::token`](crate::Guard::token) grows as that of a [`FencedLock`], by the same key without
+/// a time to live.
 ///
 /// # Other kinds with the same name
 /// Redisson has no such lock. A queue lock excludes the plain and fenced locks with its name, of

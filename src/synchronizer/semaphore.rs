@@ -28,7 +28,8 @@ use crate::util::clock::{self, Patience};
 /// The *capacity* is the number of permits, those in use included. If there is none yet, the first
 /// call that acquires permits on a handle [with permits](Semaphore::with_permits) sets it. Later
 /// only [`resize`](Semaphore::resize) changes it, or `setPermits` of Redisson. The capacity stays
-/// in Redis, without a time to live, when all permits are free.
+/// in Redis, without a time to live, when all permits are free. To remove a semaphore that nobody
+/// uses any more, delete its key.
 ///
 /// # Order
 /// A call gets all its permits at once. The waiting calls of one process are woken in the order of

@@ -8,6 +8,7 @@ mod election;
 mod fair;
 mod fenced;
 mod holder_ids;
+mod keys;
 mod latch;
 mod multi_lock;
 mod plain_semaphore;
