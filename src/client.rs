@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::config::Builder;
 use crate::election::Election;
+use crate::election::observers::Observers;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lock::handle::{FairLock, FencedLock, Lock, QueueLock, SpinLock};
@@ -47,6 +48,7 @@ use crate::topology::audit::AuditPolicy;
 #[must_use = "a client that is dropped at once ends its connections at once"]
 pub struct Client {
     engine: Arc<Engine>,
+    observers: Arc<Observers>,
     last_clone: Arc<LastClone>,
 }
 
@@ -88,7 +90,7 @@ impl Client {
     fn start(settings: Builder, lazily: bool) -> Result<Client> {
         let engine = Engine::start(settings, lazily)?;
         let last_clone = Arc::new(LastClone(Arc::clone(&engine)));
-        Ok(Client { engine, last_clone })
+        Ok(Client { engine, observers: Arc::default(), last_clone })
     }
 
     /// Checks that the servers answer: a readiness probe.
@@ -185,7 +187,7 @@ impl Client {
     /// The name, after the client's [prefix](Builder::name_prefix), is the key of the queue lock
     /// that the leader holds. Redisson has no elections. See [`Election`].
     pub fn election(&self, name: impl Into<String>) -> Election {
-        Election::new(Arc::clone(&self.engine), name.into())
+        Election::new(Arc::clone(&self.engine), Arc::clone(&self.observers), name.into())
     }
 
     /// Returns the id of this client, a random UUID.

@@ -1,8 +1,8 @@
 //! [`Election`]: one leader among many candidates, on a queue lock.
 //!
 //! Reading order: this file (the handle and the verbs that win an election), `leadership.rs` (the
-//! guard of a term), `run.rs` (term after term), `observation.rs` (the thread of one observer).
-//! Imports `lock` and below.
+//! guard of a term), `run.rs` (term after term), `observers.rs` (the thread of the observers of one
+//! client), `observation.rs` (its looks at one election). Imports `lock` and below.
 //!
 //! A term is a hold of the queue lock with the name of the election (`kind/elected.rs`). Beside the
 //! lock, Redis has a record with the owner field, the token and the value of the leader
@@ -13,6 +13,7 @@
 
 pub(crate) mod leadership;
 mod observation;
+pub(crate) mod observers;
 mod run;
 
 use std::fmt;
@@ -36,7 +37,8 @@ use crate::pool::Target;
 use crate::util::clock::{self, Patience};
 use crate::watchdog::Announcement;
 use leadership::Leadership;
-use observation::Observation;
+use observation::FirstLook;
+use observers::Observers;
 
 /// The longest value of a leader, in bytes. Each observer reads the value with each look.
 const LONGEST_VALUE: usize = 4096;
@@ -58,7 +60,7 @@ const LONGEST_VALUE: usize = 4096;
 ///
 /// While [`Leadership::is_held`] returns true, no other term of the election is valid, under the
 /// conditions of the [crate documentation](crate#guarantees). [`Leadership::token`] grows with each
-/// term.
+/// term, by a key without a time to live, as that of a [`FencedLock`](crate::FencedLock).
 ///
 /// # The record of the leader
 /// The leader announces its term: it writes its value and its token beside the lock, in one more
@@ -92,12 +94,14 @@ const LONGEST_VALUE: usize = 4096;
 pub struct Election {
     shared: SharedHandle,
     value: Arc<str>,
+    observers: Arc<Observers>,
 }
 
 /// The settings.
 impl Election {
-    pub(crate) fn new(engine: Arc<Engine>, name: String) -> Election {
-        Election { shared: SharedHandle::new(engine, name, Kind::Queued), value: "".into() }
+    pub(crate) fn new(engine: Arc<Engine>, observers: Arc<Observers>, name: String) -> Election {
+        let shared = SharedHandle::new(engine, name, Kind::Queued);
+        Election { shared, value: "".into(), observers }
     }
 
     /// Sets the value of the leader that this handle may become. No round trip.
@@ -317,21 +321,26 @@ impl Election {
     /// Blocks, and takes round trips, as [`leader`](Election::leader) does. The first message is
     /// the present leader, or `None` without one. Each later message is the state after a change of
     /// the leader or of its value. A receiver that is read slowly misses states in between, and
-    /// gets the latest one. A change is received one round trip after the server has made it, and
-    /// within one [poll interval](crate::Builder::poll_interval) if the message of the server is
-    /// lost. The end of a leader that has died is received at the end of its lease. During an
-    /// outage nothing is received.
+    /// gets the latest one. A change is received two round trips and some milliseconds after the
+    /// server has made it, and within one [poll interval](crate::Builder::poll_interval) if the
+    /// message of the server is lost. The end of a leader that has died is received at the end of
+    /// its lease. During an outage nothing is received.
     ///
-    /// Each receiver has a thread, `leasehold-observer`. It looks at the server once per poll
-    /// interval, and after each message of a leader. The channel has no buffer: a state passes at
-    /// the moment at which the receiver takes it. So read with `recv`, `recv_timeout`, an iterator
-    /// or `select!`; `try_recv` finds nothing while the thread looks at the server.
+    /// A client that wins its first hold writes its [record](crate::Builder::announce) within a
+    /// second after it. The receiver then gets the same state once more, with the facts about the
+    /// process ([`Leader::holder`]).
     ///
-    /// After 30 poll intervals without a message the thread sends the same state again, to a caller
-    /// that waits at that moment. So a receiver can get equal states one after the other. The
-    /// thread of a dropped receiver ends at the next change, and after these 30 poll intervals at
-    /// the latest. A receiver keeps the client running, as a guard does;
-    /// [`Client::close`](crate::Client::close) disconnects the receiver.
+    /// All receivers of one client share one thread, `leasehold-observer`. It looks at the server
+    /// once per observed election and poll interval, and after each message of a leader. The channel
+    /// has no buffer: a state passes at the moment at which the receiver takes it. So read with
+    /// `recv`, `recv_timeout`, an iterator or `select!`; `try_recv` finds nothing while the thread is
+    /// at work.
+    ///
+    /// After 30 poll intervals without a message, and after 30 s at most, the thread sends the same
+    /// state again, to a caller that waits at that moment. So a receiver can get equal states one
+    /// after the other. By this message, or by the next change, the thread finds that a receiver is
+    /// dropped; it ends with the last receiver. A receiver keeps the client running, as a guard
+    /// does; [`Client::close`](crate::Client::close) disconnects the receiver.
     ///
     /// # Errors
     /// The errors of [`leader`](Election::leader), and
@@ -349,9 +358,9 @@ impl Election {
     /// ```
     pub fn observe(&self) -> Result<Receiver<Option<Leader>>> {
         let context = self.shared.context()?;
-        let mut observation = Observation::new(context);
-        let first = self.shared.inspect(|inspector, _, _| observation.ask(inspector))?;
-        observation.start(first).map_err(|error| self.shared.named(error))
+        let first = self.shared.inspect(|inspector, _, _| FirstLook::new(context, inspector))?;
+        let receiver = self.observers.add(context, first);
+        receiver.map_err(|error| self.shared.named(error))
     }
 }
 

@@ -1,72 +1,217 @@
-//! The thread of one observer of an election.
+//! One observed election: its looks at the server, and the states for its observers.
 //!
-//! The thread sleeps until a message arrives on the channel of the election, or until the next look
-//! is due: after a poll interval, or at the end of the leader's lease. Then it reads the leader,
-//! and hands a new state to the observer. The channel to the observer has no capacity, so the
-//! observer always gets the latest state, and nothing accumulates.
+//! A look is a background request, and so the thread of the observers never waits for a server. At
+//! most one request about an election counts:
 //!
-//! The thread owns a registration at the channel of the election, as a waiting caller does. So the
-//! listener keeps the subscription, and subscribes again after a reconnection. After each look the
-//! thread asks for a subscription that is missing, because the slot of the channel has moved.
+//! | reply to a request | next step |
+//! | --- | --- |
+//! | no leader, or one that is known with its process | publish; look again when that is due |
+//! | a leader whose process is unknown | ask for the record of its client |
+//! | the record, none, or no reply for [`RECORD_PATIENCE`] | publish |
+//! | an error | look again after a poll interval |
+//! | any, after a change of servers | look again at once |
 //!
-//! The thread ends at the close of the client, and at the first message after the observer has
-//! dropped its receiver. Until then the thread keeps the client running.
+//! A look is due after a message on the channel of the election, after a poll interval, and at the
+//! end of the leader's lease. The client of a new leader may not have written its record yet, so one
+//! more look follows [`RECORD_DELAY`] after the first.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError};
+use crossbeam_channel::{Sender, TrySendError};
 
 use crate::acquire::{LockContext, MAX_OUTDATED_REPLIES};
+use crate::command::call::Call;
+use crate::command::leader;
 use crate::command::owner::HoldId;
+use crate::command::reply::Reply;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inspect::leader::Leader;
 use crate::inspect::query::Inspector;
-use crate::listener::channels::{Channel, MessageCount};
+use crate::listener::channels::{Channel, MessageCount, Registration};
 use crate::pool::Target;
+use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, jittered};
 use crate::util::log_lines::LINES;
-use crate::util::sync::{Offer, Parker};
-use crate::util::{log_target, threads};
+use crate::util::log_target;
+use crate::util::sync::Parker;
 
-/// The number of poll intervals after which a state is sent again.
+/// The time after which a state is sent again, in poll intervals, and the longest such time.
 ///
 /// Only such a message finds that the observer has dropped its receiver.
 const INTERVALS_BEFORE_REPEAT: u32 = 30;
+const LONGEST_REPEAT: Duration = Duration::from_secs(30);
 
 /// The time from the end of a lease to the look that finds it.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
-/// The knowledge of the thread of one observer.
-pub(super) struct Observation {
-    context: Arc<LockContext>,
-    channel: Arc<Channel>,
-    /// The message count before the last look.
-    seen: MessageCount,
-    leader: Option<Leader>,
-    next_look: Moment,
+/// The time from the first look at a leader without a client record to the next one.
+///
+/// A client writes its record within a second of its first hold.
+const RECORD_DELAY: Duration = Duration::from_secs(1);
+
+/// The time for which a new leader is kept back until its client record is read.
+///
+/// In a cluster the record may be on a node that is silent.
+const RECORD_PATIENCE: Duration = Duration::from_millis(250);
+
+/// The way to one receiver.
+pub(super) struct Observer {
+    pub(super) sender: Sender<Option<Leader>>,
+    pub(super) state: Option<Leader>,
+    /// Whether the receiver does not have the state yet.
+    pub(super) has_news: bool,
+    /// The time after which the state is sent again.
+    repeat_after: Duration,
+    repeat_at: Moment,
+    /// The first look whose result cannot be older than the state that the observer began with.
+    first_look: u64,
 }
 
-/// The way to the observer.
-struct Observer {
-    sender: Sender<Option<Leader>>,
-    /// Whether the observer does not have the present state yet.
-    has_news: bool,
-    repeat_at: Moment,
+/// An election with observers.
+pub(super) struct Observation {
+    /// The last request.
+    pub(super) attempt: LookAttempt,
+    context: Arc<LockContext>,
+    channel: Arc<Channel>,
+    _registration: Registration,
+    /// The message count before the last look.
+    seen: MessageCount,
+    /// The number of the last look.
+    look: u64,
+    step: LookStep,
+    next_look: Moment,
+    /// The leader at the last look.
+    leader: Option<Leader>,
+    /// Whether the client record of this leader must not be read.
+    is_forbidden: bool,
+    pub(super) observers: Vec<Observer>,
+}
+
+/// A request about an observed election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LookAttempt {
+    /// The number of the observation, unique in this process.
+    pub(super) observation: u64,
+    /// The number of the request in this observation.
+    request: u64,
+}
+
+/// The look of the call that makes an observer.
+pub(super) struct FirstLook {
+    pub(super) leader: Option<Leader>,
+    /// The message count before the look.
+    seen: MessageCount,
+    generation: Generation,
+}
+
+/// The request in flight.
+enum LookStep {
+    Idle,
+    /// For the leader, sent in this generation.
+    Leader(Generation),
+    /// For the client record of this leader, which counts if it comes until that moment.
+    Record {
+        leader: Leader,
+        until: Moment,
+    },
+}
+
+impl FirstLook {
+    /// Reads the leader from the current server, with the facts about its process.
+    pub(super) fn new(context: &LockContext, inspector: &Inspector<'_>) -> Result<FirstLook> {
+        let seen = channel_of(context).message_count();
+        for _ in 0..MAX_OUTDATED_REPLIES {
+            let generation = inspector.generation();
+            let mut leader = inspector.leader(context.local.name(), Target::Any)?;
+            if let Some(leader) = &mut leader {
+                inspector.add_process(leader)?;
+            }
+            if inspector.generation() == generation {
+                return Ok(FirstLook { leader, seen, generation });
+            }
+        }
+        Err(Error::outdated())
+    }
+}
+
+impl Observer {
+    /// Returns the way to a receiver whose first message is `state`.
+    pub(super) fn new(
+        sender: Sender<Option<Leader>>,
+        state: Option<Leader>,
+        poll_interval: Duration,
+    ) -> Observer {
+        let repeat_after =
+            poll_interval.saturating_mul(INTERVALS_BEFORE_REPEAT).min(LONGEST_REPEAT);
+        let repeat_at = Moment::END;
+        Observer { sender, state, has_news: true, repeat_after, repeat_at, first_look: 0 }
+    }
+
+    /// Notes that the receiver has the state.
+    pub(super) fn delivered(&mut self) {
+        self.has_news = false;
+        self.repeat_at = clock::now() + self.repeat_after;
+    }
+
+    /// Sends the state if it is new or has to be repeated. Returns `false` without a receiver.
+    ///
+    /// Does not block: the channel has no capacity.
+    fn deliver(&mut self, now: Moment) -> bool {
+        if !self.has_news && now < self.repeat_at {
+            return true;
+        }
+        match self.sender.try_send(self.state.clone()) {
+            Ok(()) => self.delivered(),
+            Err(TrySendError::Disconnected(_)) => return false,
+            // The receiver exists, and nobody reads it at this moment.
+            Err(TrySendError::Full(_)) if self.has_news => {}
+            Err(TrySendError::Full(_)) => self.delivered(),
+        }
+        true
+    }
 }
 
 impl Observation {
-    pub(super) fn new(context: &Arc<LockContext>) -> Observation {
-        let LockContext { engine, local } = &**context;
-        let channel = engine.channels.channel(&local.name().election_channel());
-        Observation {
-            context: Arc::clone(context),
-            seen: channel.message_count(),
+    /// Returns the observation of an election by its first observer.
+    pub(super) fn new(
+        context: Arc<LockContext>,
+        first: FirstLook,
+        observer: Observer,
+        parker: &Arc<Parker>,
+    ) -> Observation {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let FirstLook { leader, seen, generation } = first;
+        let channel = channel_of(&context);
+        let mut observation = Observation {
+            attempt: LookAttempt {
+                observation: NUMBER.fetch_add(1, Ordering::Relaxed),
+                request: 0,
+            },
+            _registration: channel.register(parker),
             channel,
+            seen,
+            look: 0,
+            step: LookStep::Idle,
+            next_look: Moment::END,
             leader: None,
-            next_look: Moment::START,
+            is_forbidden: false,
+            observers: vec![observer],
+            context,
+        };
+        observation.engine().subscribe(&observation.channel);
+        observation.plan(leader.as_ref());
+        if observation.engine().router.generation() != generation {
+            observation.next_look = Moment::START;
         }
+        observation.leader = leader;
+        observation
+    }
+
+    pub(super) fn is_of(&self, context: &LockContext) -> bool {
+        Arc::ptr_eq(&self.context.local, &context.local)
     }
 
     fn engine(&self) -> &Arc<Engine> {
@@ -77,125 +222,128 @@ impl Observation {
         self.engine().settings.poll_interval
     }
 
-    /// Reads the leader from the current server, with the facts about its process if it is new.
-    pub(super) fn ask(&mut self, inspector: &Inspector<'_>) -> Result<Option<Leader>> {
-        self.seen = self.channel.message_count();
-        let mut found = self.look(inspector)?;
-        let left = found.as_ref().and_then(|leader| leader.holder().remaining());
-        let poll_interval = jittered(self.poll_interval(), HoldId::next().seed());
-        let expiry = left.map_or(Duration::MAX, |left| left + AFTER_EXPIRY);
-        self.next_look = clock::now() + poll_interval.min(expiry);
-        if let Some(leader) = found.as_mut().filter(|it| self.leader.as_ref() != Some(&**it)) {
-            inspector.add_process(leader)?;
-        }
-        Ok(found)
+    /// Adds an observer, and has a look follow: the state that the observer begins with may be newer
+    /// than the result of a look in flight, and older than that of the last look.
+    pub(super) fn join(&mut self, observer: Observer) {
+        self.observers.push(Observer { first_look: self.look + 1, ..observer });
     }
 
-    fn look(&self, inspector: &Inspector<'_>) -> Result<Option<Leader>> {
-        for _ in 0..MAX_OUTDATED_REPLIES {
-            let generation = inspector.generation();
-            let leader = inspector.leader(self.context.local.name(), Target::Any)?;
-            if inspector.generation() == generation {
-                return Ok(leader);
+    /// Returns the request that is due.
+    pub(super) fn due(&mut self, now: Moment) -> Option<Call> {
+        let generation = self.engine().router.generation();
+        match &self.step {
+            LookStep::Idle => {}
+            LookStep::Leader(sent) if *sent != generation => {}
+            LookStep::Record { leader, until } if *until <= now => {
+                self.publish(Some(leader.clone()));
+            }
+            LookStep::Leader(_) | LookStep::Record { .. } => return None,
+        }
+        self.step = LookStep::Idle;
+        let count = self.channel.message_count();
+        let has_joined = self.observers.iter().any(|observer| observer.first_look > self.look);
+        if count == self.seen && now < self.next_look && !has_joined {
+            return None;
+        }
+        (self.seen, self.look) = (count, self.look + 1);
+        Some(self.ask(LookStep::Leader(generation), leader::look(self.context.local.name())))
+    }
+
+    fn ask(&mut self, step: LookStep, call: Call) -> Call {
+        self.step = step;
+        self.attempt.request += 1;
+        call
+    }
+
+    /// Takes the reply to a request. Returns the request that follows it.
+    pub(super) fn replied(&mut self, attempt: LookAttempt, reply: Result<Reply>) -> Option<Call> {
+        if attempt != self.attempt {
+            return None;
+        }
+        match std::mem::replace(&mut self.step, LookStep::Idle) {
+            LookStep::Idle => None,
+            LookStep::Leader(generation) => self.looked(generation, reply),
+            LookStep::Record { mut leader, .. } => {
+                if let Err(error) = leader.add_record(reply) {
+                    self.is_forbidden = error.code() == Some("NOPERM");
+                    self.log_failure(&error);
+                }
+                self.publish(Some(leader));
+                None
             }
         }
-        Err(Error::outdated())
     }
 
-    /// Starts the thread. The receiver gets the first state and each later one.
-    pub(super) fn start(mut self, first: Option<Leader>) -> Result<Receiver<Option<Leader>>> {
-        let (sender, receiver) = crossbeam_channel::bounded(0);
-        self.leader = first;
-        let repeat_at = self.next_repeat();
-        let observer = Observer { sender, has_news: true, repeat_at };
-        let engine = Arc::clone(self.engine());
-        let run = || {
-            threads::catch_panic("observing an election", || self.run(observer));
-        };
-        let thread = threads::start("leasehold-observer", run).map_err(|error| {
-            Error::configuration("the thread of an observer cannot be started").with_source(error)
-        })?;
-        engine.join_at_close(thread);
-        Ok(receiver)
-    }
-
-    fn run(mut self, mut observer: Observer) {
-        let (parker, closing) = (Parker::mine(), self.engine().closing.clone());
-        let _closing = closing.watch(&parker);
-        let registration = self.channel.register(&parker);
+    fn looked(&mut self, generation: Generation, reply: Result<Reply>) -> Option<Call> {
+        // The slot of the channel may have moved.
         self.engine().subscribe(&self.channel);
-        while !closing.is_cancelled() {
-            let is_due =
-                registration.message_count() != self.seen || self.next_look <= clock::now();
-            let is_observed = match is_due {
-                true => self.look_again(&mut observer),
-                false => self.sleep(&mut observer, &parker),
-            };
-            if !is_observed {
-                return;
-            }
+        if self.engine().router.generation() != generation {
+            self.next_look = Moment::START;
+            return None;
         }
-    }
-
-    /// Reads the leader. Returns `false` if the observer is gone.
-    fn look_again(&mut self, observer: &mut Observer) -> bool {
-        let engine = Arc::clone(self.engine());
-        let limit = engine.limit(engine.response_limit());
-        match self.ask(&Inspector::new(&engine, &limit)) {
-            Ok(found) if found != self.leader => {
-                self.leader = found;
-                observer.has_news = true;
-            }
-            // The remaining lease is new.
-            Ok(_) => {}
+        let mut found = match reply.and_then(Leader::read) {
+            Ok(found) => found,
             Err(error) => {
                 self.next_look = clock::now() + self.poll_interval();
                 self.log_failure(&error);
+                return None;
+            }
+        };
+        self.plan(found.as_ref());
+        self.is_forbidden &= found == self.leader;
+        if let (Some(leader), Some(known)) = (&mut found, &self.leader) {
+            leader.keep_process(known);
+        }
+        let query = found.as_ref().and_then(Leader::record_query);
+        match (found, query.filter(|_| !self.is_forbidden)) {
+            (Some(leader), Some(query)) => {
+                let until = clock::now() + RECORD_PATIENCE;
+                Some(self.ask(LookStep::Record { leader, until }, query))
+            }
+            (found, _) => {
+                self.publish(found);
+                None
             }
         }
-        engine.subscribe(&self.channel);
-        self.deliver(observer)
     }
 
-    /// Sends the state if it is new, or if it has to be repeated. Does not block.
-    ///
-    /// Returns `false` if the observer is gone.
-    fn deliver(&self, observer: &mut Observer) -> bool {
-        if !observer.has_news && clock::now() < observer.repeat_at {
-            return true;
-        }
-        match observer.sender.try_send(self.leader.clone()) {
-            Ok(()) => self.delivered(observer),
-            // The receiver exists, and nobody reads it at this moment.
-            Err(TrySendError::Full(_)) => {}
-            Err(TrySendError::Disconnected(_)) => return false,
-        }
-        true
+    /// Plans the next look after one that found this leader.
+    fn plan(&mut self, found: Option<&Leader>) {
+        let pause = jittered(self.poll_interval(), HoldId::next().seed());
+        let left = found.and_then(|leader| leader.holder().remaining());
+        let expiry = left.map_or(Duration::MAX, |left| left + AFTER_EXPIRY);
+        let is_new = found.is_some() && found != self.leader.as_ref();
+        let record = if is_new { RECORD_DELAY } else { Duration::MAX };
+        self.next_look = clock::now() + pause.min(expiry).min(record);
     }
 
-    fn delivered(&self, observer: &mut Observer) {
-        observer.has_news = false;
-        observer.repeat_at = self.next_repeat();
+    /// Stores the result of a look, for the observers to whom it is news.
+    fn publish(&mut self, found: Option<Leader>) {
+        let look = self.look;
+        for observer in self.observers.iter_mut().filter(|it| it.first_look <= look) {
+            let knows = |state: &Option<Leader>| state.as_ref().is_some_and(Leader::has_process);
+            if found != observer.state || (knows(&found) && !knows(&observer.state)) {
+                observer.state.clone_from(&found);
+                observer.has_news = true;
+            }
+        }
+        self.leader = found;
     }
 
-    fn next_repeat(&self) -> Moment {
-        clock::now() + self.poll_interval().saturating_mul(INTERVALS_BEFORE_REPEAT)
+    /// Sends the states that are due, and forgets the observers whose receivers are dropped.
+    pub(super) fn deliver(&mut self, now: Moment) {
+        self.observers.retain_mut(|observer| observer.deliver(now));
     }
 
-    /// Sleeps until a message, until the next look, or until the observer takes a new state.
-    ///
-    /// Returns `false` if the observer is gone.
-    fn sleep(&self, observer: &mut Observer, parker: &Parker) -> bool {
-        if !observer.has_news {
-            parker.park_until(self.next_look);
-            return true;
-        }
-        match parker.park_and_offer(&observer.sender, || self.leader.clone(), self.next_look) {
-            Offer::Taken => self.delivered(observer),
-            Offer::Waiting => {}
-            Offer::Abandoned => return false,
-        }
-        true
+    /// Returns the moment at which a look or a repeated state is due.
+    pub(super) fn next(&self) -> Moment {
+        let look = match self.step {
+            LookStep::Idle => self.next_look,
+            LookStep::Leader(_) => Moment::END,
+            LookStep::Record { until, .. } => until,
+        };
+        let idle = self.observers.iter().filter(|observer| !observer.has_news);
+        idle.map(|observer| observer.repeat_at).fold(look, Moment::min)
     }
 
     fn log_failure(&self, error: &Error) {
@@ -205,5 +353,25 @@ impl Observation {
             server = error.server();
             "an observer could not read the leader: {error}"
         );
+    }
+}
+
+/// Returns the channel whose messages tell that the leader of the election may have changed.
+fn channel_of(context: &LockContext) -> Arc<Channel> {
+    context.engine.channels.channel(&context.local.name().election_channel())
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_receiver_is_found_within_30_poll_intervals_and_30_seconds() {
+        let repeated_after = |poll_interval| {
+            Observer::new(crossbeam_channel::bounded(0).0, None, poll_interval).repeat_after
+        };
+        assert_eq!(repeated_after(Duration::from_millis(50)), Duration::from_millis(1500));
+        assert_eq!(repeated_after(Duration::from_secs(3600)), Duration::from_secs(30));
+        assert_eq!(repeated_after(Duration::MAX), Duration::from_secs(30));
     }
 }

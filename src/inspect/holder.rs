@@ -81,6 +81,10 @@ impl HolderInfo {
         HolderInfo { since, ..self }
     }
 
+    pub(super) fn record(&self) -> Option<&Arc<ClientRecord>> {
+        self.record.as_ref()
+    }
+
     /// Sets the record of the client.
     pub(super) fn set_record(&mut self, record: Option<Arc<ClientRecord>>) {
         self.record = record;

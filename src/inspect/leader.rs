@@ -1,10 +1,15 @@
 //! [`Leader`]: the leader of an election, as any client can read it.
 
+use std::sync::Arc;
+
 use super::holder::HolderInfo;
 use super::owner_field::{self, OwnerField};
-use super::query::{ClientRecords, Inspector};
+use super::query::{self, Inspector};
+use crate::command::call::Call;
+use crate::command::client_record;
 use crate::command::leader::{self, LeaderRecord};
 use crate::command::name::Name;
+use crate::command::reply::Reply;
 use crate::error::Result;
 use crate::pool::Target;
 
@@ -23,11 +28,40 @@ pub struct Leader {
 }
 
 impl Leader {
-    fn new(record: LeaderRecord) -> Leader {
-        let holder = HolderInfo::new(&record.owner, OwnerField::parse(&record.owner));
-        let holder = holder.with_count(1).with_remaining(record.left);
-        let holder = holder.with_since(owner_field::time_of(record.token));
-        Leader { value: record.value, token: record.token, holder }
+    /// Reads the reply to a look; `None` without a leader.
+    pub(crate) fn read(reply: Reply) -> Result<Option<Leader>> {
+        let record = LeaderRecord::read(reply)?;
+        Ok(record.map(|record| {
+            let holder = HolderInfo::new(&record.owner, OwnerField::parse(&record.owner));
+            let holder = holder.with_count(1).with_remaining(record.left);
+            let holder = holder.with_since(owner_field::time_of(record.token));
+            Leader { value: record.value, token: record.token, holder }
+        }))
+    }
+
+    /// Returns whether the process of the leader is known.
+    pub(crate) fn has_process(&self) -> bool {
+        self.holder.record().is_some()
+    }
+
+    /// Takes the process from an earlier look at the same term.
+    pub(crate) fn keep_process(&mut self, earlier: &Leader) {
+        if self == earlier {
+            self.holder.set_record(earlier.holder.record().cloned());
+        }
+    }
+
+    /// Returns the command that reads the record of the client, unless the process is known.
+    ///
+    /// [`Leader::add_record`] takes its reply.
+    pub(crate) fn record_query(&self) -> Option<Call> {
+        let (client, _) = self.holder.hold().filter(|_| !self.has_process())?;
+        Some(client_record::query(client))
+    }
+
+    pub(crate) fn add_record(&mut self, reply: Result<Reply>) -> Result<()> {
+        self.holder.set_record(query::read_record(reply)?.map(Arc::new));
+        Ok(())
     }
 
     /// Returns the value of the leader ([`Election::with_value`](crate::Election::with_value)).
@@ -67,13 +101,13 @@ impl Eq for Leader {}
 impl Inspector<'_> {
     /// Returns the announced leader. One round trip.
     pub(crate) fn leader(&self, name: &Name, target: Target) -> Result<Option<Leader>> {
-        let record = LeaderRecord::read(self.ask(leader::look(name), target)?)?;
-        Ok(record.map(Leader::new))
+        Leader::read(self.ask(leader::look(name), target)?)
     }
 
     /// Adds the record of the leader's client, if this client may read it. One round trip.
     pub(crate) fn add_process(&self, leader: &mut Leader) -> Result<()> {
-        match self.add_records(&mut ClientRecords::new(), [&mut leader.holder].into_iter()) {
+        let Some(query) = leader.record_query() else { return Ok(()) };
+        match leader.add_record(self.ask(query, Target::Any)) {
             Err(error) if error.code() == Some("NOPERM") => Ok(()),
             outcome => outcome,
         }

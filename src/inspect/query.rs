@@ -365,7 +365,7 @@ fn into_reply(outcome: Outcome) -> Result<Reply> {
 }
 
 /// Reads the record of a client; `None` if it has none, or its key is no record.
-fn read_record(reply: Result<Reply>) -> Result<Option<ClientRecord>> {
+pub(super) fn read_record(reply: Result<Reply>) -> Result<Option<ClientRecord>> {
     match reply {
         Ok(reply) => Ok(ClientRecord::read(&reply)),
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),

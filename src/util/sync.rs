@@ -64,7 +64,7 @@ mod real {
     pub(super) mod signal {
         use super::{Moment, clock};
         use crate::util::sync::Offer;
-        use crossbeam_channel::{Receiver, Sender};
+        use crossbeam_channel::{Receiver, Select, Sender};
         use std::time::Duration;
 
         /// The longest sleep of a caller that has a deadline.
@@ -108,18 +108,27 @@ mod real {
                 let _ = self.receiver.recv_timeout(sleep_span(clock::now(), end));
             }
 
-            /// Waits as [`Signal::wait`] does, and meanwhile offers a value to a receiver.
+            /// Waits as [`Signal::wait`] does, and meanwhile offers a value to each receiver.
             pub(crate) fn wait_and_offer<T>(
                 &self,
-                to: &Sender<T>,
-                value: impl FnOnce() -> T,
+                to: &[&Sender<T>],
+                value: impl Fn(usize) -> T,
                 end: Moment,
             ) -> Offer {
-                crossbeam_channel::select! {
-                    send(to, value()) -> sent => Offer::of(sent.is_ok()),
-                    recv(self.receiver) -> _ => Offer::Waiting,
-                    default(sleep_span(clock::now(), end)) => Offer::Waiting,
+                let mut select = Select::new();
+                for sender in to {
+                    select.send(sender);
                 }
+                select.recv(&self.receiver);
+                let Ok(ready) = select.select_timeout(sleep_span(clock::now(), end)) else {
+                    return Offer::Waiting;
+                };
+                let at = ready.index();
+                let Some(sender) = to.get(at) else {
+                    let _ = ready.recv(&self.receiver);
+                    return Offer::Waiting;
+                };
+                Offer::of(at, ready.send(sender, value(at)).is_ok())
             }
         }
     }
@@ -239,20 +248,21 @@ mod model {
                 *is_set = false;
             }
 
-            /// Offers the value once, and waits if no receiver takes it. No model uses this.
+            /// Offers each value once, and waits if no receiver takes one. No model uses this.
             pub(crate) fn wait_and_offer<T>(
                 &self,
-                to: &Sender<T>,
-                value: impl FnOnce() -> T,
+                to: &[&Sender<T>],
+                value: impl Fn(usize) -> T,
                 end: Moment,
             ) -> Offer {
-                match to.try_send(value()) {
-                    Err(TrySendError::Full(_)) => {
-                        self.wait(end);
-                        Offer::Waiting
+                for (at, sender) in to.iter().enumerate() {
+                    let sent = sender.try_send(value(at));
+                    if !matches!(sent, Err(TrySendError::Full(_))) {
+                        return Offer::of(at, sent.is_ok());
                     }
-                    sent => Offer::of(sent.is_ok()),
                 }
+                self.wait(end);
+                Offer::Waiting
             }
         }
     }
@@ -343,20 +353,20 @@ mod parker {
     use crossbeam_channel::Sender;
     use std::sync::Arc;
 
-    /// The outcome of an offer to a receiver.
+    /// The outcome of offers to receivers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Offer {
-        /// The receiver has the value.
-        Taken,
-        /// The receiver did not take the value yet.
+        /// The receiver at this position has its value.
+        Taken(usize),
+        /// No receiver took a value.
         Waiting,
-        /// The receiver does not exist any more.
+        /// One of the receivers does not exist any more.
         Abandoned,
     }
 
     impl Offer {
-        pub(crate) fn of(is_taken: bool) -> Offer {
-            if is_taken { Offer::Taken } else { Offer::Abandoned }
+        pub(crate) fn of(at: usize, is_taken: bool) -> Offer {
+            if is_taken { Offer::Taken(at) } else { Offer::Abandoned }
         }
     }
 
@@ -384,13 +394,14 @@ mod parker {
             self.0.wait(end);
         }
 
-        /// Sleeps as [`Parker::park_until`] does, and meanwhile offers a value to a receiver.
+        /// Sleeps as [`Parker::park_until`] does, and meanwhile offers a value to each receiver.
         ///
-        /// `to` has no capacity. The value is made when the receiver takes it.
+        /// Ends with the first value that is taken. The channels have no capacity. `value` makes the
+        /// value of a position when its receiver takes it.
         pub(crate) fn park_and_offer<T>(
             &self,
-            to: &Sender<T>,
-            value: impl FnOnce() -> T,
+            to: &[&Sender<T>],
+            value: impl Fn(usize) -> T,
             end: Moment,
         ) -> Offer {
             self.0.wait_and_offer(to, value, end)

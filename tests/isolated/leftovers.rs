@@ -7,7 +7,7 @@ use crate::harness::process::{self, Role};
 use crate::harness::server::free_port;
 use crate::harness::wait::{open_descriptors, threads, threads_named};
 use crate::harness::{ChildProcess, Impostor, Server, eventually};
-use leasehold::{CancelToken, Client, CountDownGuard, Events, OwnedGuard, Released};
+use leasehold::{CancelToken, Client, CountDownGuard, Events, Leader, OwnedGuard, Released};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -32,6 +32,7 @@ fn child_entry() {
         "leave detached holds" => leave_detached_holds,
         "listen" => listen,
         "observe" => observe,
+        "observe once" => observe_once,
         _ => panic!("unknown role: {role:?}"),
     };
     let (descriptors, all) = (open_descriptors(), all_threads());
@@ -118,6 +119,39 @@ fn observe(role: &Role) {
     two.close();
     assert_eq!(observers(), 0, "the close waits for the thread");
     drop(closed);
+}
+
+#[test]
+fn receivers_that_are_read_once_and_dropped_share_a_thread() {
+    run_scenario("observe once", &Server::start(), |_| {});
+}
+
+/// Drops 300 receivers of 100 elections, with no change and no close.
+fn observe_once(role: &Role) {
+    let client = build(Client::builder().single(role.arg(0)).poll_interval(SHORT / 20));
+    let observers = || threads_named("leasehold-observer");
+    let observe = |number: usize| {
+        let receiver = client.election(format!("a{}", number % 100)).observe().expect("an answer");
+        assert_eq!(receiver.recv(), Ok(None), "nobody leads");
+        // A thread that the observers' thread has just started has the same name at first.
+        assert!(observers() <= 5, "{} threads after {number} receivers", observers());
+        receiver
+    };
+    let kept = observe(0);
+    (1..300).for_each(|number| drop(observe(number)));
+    eventually("one thread observes", || observers() == 1);
+    let term = client.election("a0").campaign().expect("nobody leads");
+    let leads = |state: Option<Leader>| state.is_some_and(|it| it.token() == term.token());
+    assert!(kept.iter().any(leads), "the receiver that is left gets its messages");
+    drop(kept);
+    drop(term);
+    eventually("the thread ends", || observers() == 0);
+    // A later observer starts it again.
+    let again = client.election("a0").observe().expect("an answer");
+    assert_eq!(again.recv(), Ok(None));
+    eventually("a thread observes", || observers() == 1);
+    drop(again);
+    eventually("the thread ends again", || observers() == 0);
 }
 
 #[test]

@@ -258,6 +258,47 @@ fn an_observer_of_a_leader_gets_it_first() {
     }
 }
 
+/// The record of the leader's client follows the announcement, and no poll is near.
+#[test]
+fn an_observer_learns_the_process_of_a_leader_that_wins_at_once() {
+    let server = Server::start();
+    let [one, two] = [(); 2].map(|()| build(patient(server.url()).announce(true)));
+    let observer = observe(&server, &two);
+    assert_eq!(next_value(&observer), None);
+    let term = campaign(&candidate(&one, "x"));
+    let pid = || {
+        let state = observer.recv_timeout(BOUND).expect("a message").expect("a leader");
+        assert_eq!((state.value(), state.token()), ("x", term.token()));
+        state.holder().pid()
+    };
+    // The record may come before the look of the observer.
+    let pid = pid().or_else(pid);
+    assert_eq!(pid, Some(std::process::id()));
+    assert_eq!(observer.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout), "no change");
+}
+
+/// The observers of one client share the looks at an election.
+#[test]
+fn twenty_observers_cost_as_much_as_one() {
+    let (server, one, two) = two_patient_clients();
+    let first = observe(&server, &two);
+    let others: Vec<_> =
+        (0..19).map(|_| two.election("a").observe().expect("the server answers")).collect();
+    let observers = || [&first].into_iter().chain(&others);
+    observers().for_each(|observer| assert_eq!(next_value(observer), None));
+    // The looks that follow the joins are over when nothing more is asked.
+    let scripts = || server.calls("evalsha");
+    eventually("no look follows", || {
+        let before = scripts();
+        thread::sleep(MOMENT);
+        scripts() == before
+    });
+    let before = scripts();
+    let _term = campaign(&candidate(&one, "x"));
+    observers().for_each(|observer| sees(observer, "x"));
+    assert!(scripts() <= before + 6, "{} scripts", scripts() - before);
+}
+
 #[test]
 fn an_observer_that_reads_slowly_gets_the_latest_state() {
     let (server, one, two) = two_patient_clients();
@@ -267,8 +308,8 @@ fn an_observer_that_reads_slowly_gets_the_latest_state() {
         term.resign().expect("the term is valid");
     }
     let last = campaign(&candidate(&one, "last"));
-    // The thread of the observer may have looked before the last change.
-    let mut states = (0..2).map(|_| observer.recv_timeout(BOUND).expect("a message"));
+    // The state that waits may be older than the last change, and so may be that of the next look.
+    let mut states = (0..3).map(|_| observer.recv_timeout(BOUND).expect("a message"));
     let state = states.find_map(|state| state.filter(|state| state.value() == "last"));
     assert_eq!(state.map(|state| state.token()), Some(last.token()));
     assert_eq!(observer.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout), "nothing is kept");

@@ -106,6 +106,32 @@ fn an_observer_follows_its_slot() {
     sees(&observer, "next");
 }
 
+/// A look at an election on the silent node has no answer until the end of the test.
+#[test]
+fn a_silent_node_delays_no_observer_of_an_election_on_another_node() {
+    let partial = "cluster-require-full-coverage no";
+    let cluster = Cluster::with(3, 0, |config| config.line(partial));
+    let node = &cluster.nodes()[1];
+    let names = [0, 1].map(|at| cluster.key_on(&cluster.nodes()[at], "election"));
+    let of_cluster = || Client::builder().cluster(cluster.urls());
+    let often = of_cluster().poll_interval(Duration::from_millis(20)).response_timeout(MINUTE);
+    let (one, two) = (build(of_cluster()), build(often));
+    let [silent, other] = names.each_ref().map(|name| two.election(name).observe());
+    let (silent, other) = (silent.expect("an answer"), other.expect("an answer"));
+    assert_eq!([next_value(&silent), next_value(&other)], [None, None]);
+    cluster.nodes()[0].stop();
+    for number in 0..10 {
+        let polls = node.calls("evalsha");
+        eventually("polls go on", || node.calls("evalsha") > polls + 5);
+        let election = one.election(&names[1]).with_value(number.to_string());
+        let term = election.campaign().expect("the node answers");
+        sees(&other, &number.to_string());
+        term.resign().expect("the term is valid");
+        while next_value(&other).is_some() {}
+    }
+    cluster.nodes()[0].resume();
+}
+
 #[test]
 fn a_leader_of_a_cluster_hands_over_and_survives_a_fail_over_of_its_node() {
     let cluster = Cluster::start(3, 1);
