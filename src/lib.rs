@@ -203,7 +203,7 @@
 //! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Semaphore` and so on |
 //! | `hold` | the number of the hold, as in events |
 //! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone`, `HeldTooLong` |
-//! | `error` | the text of the error |
+//! | `error` | the text of the error and of its causes |
 //! | `server` | the address of the server, without user and password; null if the error names no server |
 //!
 //! Targets and keys stay the same in compatible versions. Texts may change.

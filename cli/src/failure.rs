@@ -74,7 +74,7 @@ fn one_line(text: &str) -> String {
 impl From<leasehold::Error> for Failure {
     fn from(error: leasehold::Error) -> Failure {
         let (code, advice) = advice(&error);
-        Failure::new(code, format!("{error}{advice}"))
+        Failure::new(code, format!("{}{advice}", error.with_causes()))
     }
 }
 

@@ -99,8 +99,8 @@ impl Local {
         let (name, (kind, hold)) = (self.name().given(), hold.kind_and_number());
         log::warn!(
             logger: LINES, target: log_target::LEASE,
-            lock = &**name, kind:?, hold, error:%, server = error.server();
-            "a release failed: {error}"
+            lock = &**name, kind:?, hold, error:% = error.with_causes(), server = error.server();
+            "a release failed: {}", error.with_causes()
         );
     }
 }

@@ -289,10 +289,11 @@ fn accepted(reply: Reply) -> Result<Reply> {
 
 fn unreachable_server(address: &Address, error: io::Error) -> Error {
     let public = match error.kind() {
+        // The cause says no more.
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::timeout(),
-        _ => Error::connection("the server cannot be reached"),
+        _ => Error::connection("the server cannot be reached").with_source(error),
     };
-    public.with_source(error).with_server(Arc::clone(address.shown()))
+    public.with_server(Arc::clone(address.shown()))
 }
 
 impl Fault {

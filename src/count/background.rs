@@ -35,8 +35,9 @@ impl OnOutcome for BackgroundChange {
             (Ok(_), _) => {}
             (Err(error), _) => log::warn!(
                 logger: LINES, target: log_target::LEASE,
-                lock = &**name, error:%, server = error.server();
-                "a request of {name:?} was never answered, so its count may be wrong: {error}"
+                lock = &**name, error:% = error.with_causes(), server = error.server();
+                "a request of {name:?} was never answered, so its count may be wrong: {}",
+                error.with_causes()
             ),
         }
     }

@@ -349,9 +349,9 @@ impl Observation {
     fn log_failure(&self, error: &Error) {
         log::debug!(
             logger: LINES, target: log_target::CONNECTION,
-            lock = &**self.context.local.name().given(), error:%,
+            lock = &**self.context.local.name().given(), error:% = error.with_causes(),
             server = error.server();
-            "an observer could not read the leader: {error}"
+            "an observer could not read the leader: {}", error.with_causes()
         );
     }
 }

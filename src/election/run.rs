@@ -103,8 +103,8 @@ impl Election {
         let LockContext { engine, .. } = &**self.shared.context()?;
         log::warn!(
             logger: LINES, target: log_target::LEASE,
-            lock = self.name(), error:%, server = error.server();
-            "a candidate or leader failed, and campaigns again: {error}"
+            lock = self.name(), error:% = error.with_causes(), server = error.server();
+            "a candidate or leader failed, and campaigns again: {}", error.with_causes()
         );
         let span = doubled(FIRST_PAUSE, failures, LONGEST_PAUSE);
         let limit = Limit::none().or_closed(&engine.closing).or_cancelled(Some(stop));

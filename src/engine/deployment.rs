@@ -147,8 +147,8 @@ impl Deployment {
             deployment.end_discovery(outcome.unwrap_or_else(|| Err(panicked())));
         };
         if let Err(error) = threads::start("leasehold-connect", discover) {
-            let message = format!("cannot start the thread that discovers the cluster: {error}");
-            self.end_discovery(Err(Error::configuration(message)));
+            let message = "the thread that discovers the cluster cannot be started";
+            self.end_discovery(Err(Error::configuration(message).with_source(error)));
         }
     }
 
@@ -202,8 +202,8 @@ fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Resul
             Err(error) => {
                 log::info!(
                     logger: LINES, target: log_target::TOPOLOGY,
-                    error:%, server = &**address.shown();
-                    "no sharded pub/sub, so all nodes get each message: {error}"
+                    error:% = error.with_causes(), server = &**address.shown();
+                    "no sharded pub/sub, so all nodes get each message: {}", error.with_causes()
                 );
                 Ok(false)
             }

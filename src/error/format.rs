@@ -50,6 +50,23 @@ impl fmt::Display for Location<'_> {
     }
 }
 
+/// An error and its causes: `a: b: c`. A cause whose text is there already is left out.
+pub(super) struct CauseChain<'a>(pub(super) &'a dyn std::error::Error);
+
+impl fmt::Display for CauseChain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut chain, mut cause) = (self.0.to_string(), self.0.source());
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !chain.contains(&text) {
+                chain = format!("{chain}: {text}");
+            }
+            cause = error.source();
+        }
+        f.write_str(&chain)
+    }
+}
+
 /// A name in quotes, cut after 256 characters.
 struct Shortened<'a>(&'a str);
 

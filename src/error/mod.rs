@@ -10,10 +10,11 @@ mod refusal;
 mod tests;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
-use format::{Cause, Location, Reason};
+use format::{Cause, CauseChain, Location, Reason};
 use kind::Retryability;
 
 pub use kind::{ErrorKind, LostReason};
@@ -52,8 +53,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The text names the lock and the server where they are known:
 /// `the server did not answer in time [lock "orders:42", server 127.0.0.1:6379]`.
 /// [`source`](std::error::Error::source) is the underlying cause, if there is one; the text
-/// does not repeat it. Neither the text nor the `Debug` form contains a password. An `Error`
-/// converts into a [`std::io::Error`].
+/// does not repeat it. [`with_causes`](Error::with_causes) shows both, as log lines do.
+/// No form contains a password. An `Error` converts into a [`std::io::Error`].
 ///
 /// An error is one pointer, so a clone is cheap. The comparison of two errors ignores their
 /// sources.
@@ -192,6 +193,15 @@ impl Error {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn server(&self) -> Option<&str> {
         self.0.server.as_deref()
+    }
+
+    /// Returns the text of the error with the texts of its causes, each once.
+    ///
+    /// An example: `the server cannot be reached [server 10.0.0.7:6379]: Connection refused (os
+    /// error 111)`.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn with_causes(&self) -> impl fmt::Display + use<'_> {
+        CauseChain(self)
     }
 
     /// Returns how the loss of a lease was noticed, or `None` for other errors.

@@ -18,6 +18,18 @@ fn the_source_is_kept_and_not_part_of_the_text() {
 }
 
 #[test]
+fn the_causes_of_the_system_are_shown_once() {
+    for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::HostUnreachable] {
+        let cause = io::Error::from(kind);
+        let error = Error::connection("no connection").with_source(io::Error::from(kind));
+        assert_eq!(error.with_causes().to_string(), format!("no connection: {cause}"));
+        // An `io::Error` with an error inside has its text.
+        let nested = Error::connection("no round").with_source(io::Error::other(error.clone()));
+        assert_eq!(nested.with_causes().to_string(), format!("no round: no connection: {cause}"));
+    }
+}
+
+#[test]
 fn a_refusal_has_the_text_of_the_server_and_advice() {
     let error = refusal("NOPERM");
     assert_eq!(error.kind(), ErrorKind::Server);

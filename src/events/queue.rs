@@ -53,7 +53,7 @@ impl EventQueue {
         let (queue, jobs) = EventQueue::new();
         let run = move || jobs.into_iter().for_each(|job| job.run(listener.as_deref()));
         threads::start("leasehold-events", run).map(|_| queue).map_err(|error| {
-            Error::configuration(format!("cannot start the events thread: {error}"))
+            Error::configuration("the events thread cannot be started").with_source(error)
         })
     }
 

@@ -99,8 +99,9 @@ impl EventSink {
             Ok(queue) => Some(LossCall::new(Arc::clone(name), closure, queue.clone())),
             Err(error) => {
                 log::error!(
-                    logger: LINES, target: log_target::CLIENT, lock = &**name, error:%;
-                    "a closure of `on_lost` will not be called: {error}"
+                    logger: LINES, target: log_target::CLIENT,
+                    lock = &**name, error:% = error.with_causes();
+                    "a closure of `on_lost` will not be called: {}", error.with_causes()
                 );
                 None
             }

@@ -184,8 +184,9 @@ impl LiveSession {
             self.link = None;
             if !std::mem::take(&mut may_retry) {
                 log::debug!(
-                    logger: LINES, target: log_target::CLIENT, error:%, server = error.server();
-                    "running processes are not asked for details: {error}"
+                    logger: LINES, target: log_target::CLIENT,
+                    error:% = error.with_causes(), server = error.server();
+                    "running processes are not asked for details: {}", error.with_causes()
                 );
                 self.failure = Some(AskPause::after(self.failure, clock::now()));
                 return question;

@@ -377,6 +377,5 @@ pub(super) fn read_record(reply: Result<Reply>) -> Result<Option<ClientRecord>> 
 /// Returns the error for a missing permission to read the records of clients.
 fn forbidden(error: &Error) -> Error {
     const ADVICE: &str = "the records of clients need ~leasehold_client:* and +hmget";
-    let forbidden = Error::new(ErrorKind::Server, format!("{ADVICE}: {error}"));
-    forbidden.with_code("NOPERM").with_source(error.clone())
+    Error::new(ErrorKind::Server, ADVICE).with_code("NOPERM").with_source(error.clone())
 }

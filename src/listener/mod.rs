@@ -306,13 +306,15 @@ impl Listener {
         let only_for_requests = self.orders.has_to_stay() && !self.has_waiting_callers();
         if only_for_requests {
             log::debug!(
-                logger: LINES, target: log_target::CONNECTION, error:%, server = error.server();
-                "cannot listen for requests of other processes: {error}"
+                logger: LINES, target: log_target::CONNECTION,
+                error:% = error.with_causes(), server = error.server();
+                "cannot listen for requests of other processes: {}", error.with_causes()
             );
         } else {
             log::warn!(
-                logger: LINES, target: log_target::CONNECTION, error:%, server = error.server();
-                "cannot listen for releases, so waiting callers poll: {error}"
+                logger: LINES, target: log_target::CONNECTION,
+                error:% = error.with_causes(), server = error.server();
+                "cannot listen for releases, so waiting callers poll: {}", error.with_causes()
             );
         }
         if error.is_final() {

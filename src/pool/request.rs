@@ -203,14 +203,17 @@ impl BackgroundTask {
             (None, Ok(_)) => {}
             (None, Err(error)) if self.effect.is_zero() => {
                 log::debug!(
-                    logger: LINES, target: log_target::LEASE, error:%, server = error.server();
-                    "a background request failed: {error}"
+                    logger: LINES, target: log_target::LEASE,
+                    error:% = error.with_causes(), server = error.server();
+                    "a background request failed: {}", error.with_causes()
                 );
             }
             (None, Err(error)) => {
                 log::warn!(
-                    logger: LINES, target: log_target::LEASE, error:%, server = error.server();
-                    "a clean-up failed; a lock may stay held until its lease ends: {error}"
+                    logger: LINES, target: log_target::LEASE,
+                    error:% = error.with_causes(), server = error.server();
+                    "a clean-up failed; a lock may stay held until its lease ends: {}",
+                    error.with_causes()
                 );
             }
         }

@@ -92,7 +92,7 @@ fn refusal_finding(refused: BTreeSet<&str>) -> Option<String> {
 
 /// Returns the finding that a server does not answer.
 pub(crate) fn unanswered(server: &Arc<str>, error: &Error) -> AuditFinding {
-    finding(server, format!("does not answer: {error}"))
+    finding(server, format!("does not answer: {}", error.with_causes()))
 }
 
 fn finding(server: &Arc<str>, text: String) -> AuditFinding {

@@ -43,7 +43,7 @@ impl FailoverMonitor {
         let monitor = Arc::clone(self);
         let run = move || monitor.run(watch, &observer);
         threads::start("leasehold-failover", run).map(Some).map_err(|error| {
-            Error::configuration(format!("cannot start the fail-over monitor: {error}"))
+            Error::configuration("the fail-over monitor cannot be started").with_source(error)
         })
     }
 
@@ -72,8 +72,8 @@ impl FailoverMonitor {
                 Some(Err(error)) => {
                     log::debug!(
                         logger: LINES, target: log_target::TOPOLOGY,
-                        error:%, server = error.server();
-                        "cannot watch for fail-overs: {error}"
+                        error:% = error.with_causes(), server = error.server();
+                        "cannot watch for fail-overs: {}", error.with_causes()
                     );
                 }
                 None => self.parker.park_until(clock::now() + threads::PANIC_PAUSE),

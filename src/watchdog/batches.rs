@@ -107,8 +107,9 @@ fn send<'a, T: 'a>(
 /// Logs that a batch about this many locks failed; `command` names its command.
 pub(super) fn log_failed(command: &str, locks: usize, error: &Error) {
     log::debug!(
-        logger: LINES, target: log_target::CONNECTION, error:%, server = error.server();
-        "a {command} of {locks} locks failed: {error}"
+        logger: LINES, target: log_target::CONNECTION,
+        error:% = error.with_causes(), server = error.server();
+        "a {command} of {locks} locks failed: {}", error.with_causes()
     );
 }
 

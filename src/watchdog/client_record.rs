@@ -235,16 +235,18 @@ fn warn_of_refusal(error: &Error) {
         _ => "",
     };
     log::warn!(
-        logger: LINES, target: log_target::CLIENT, error:%, server = error.server();
+        logger: LINES, target: log_target::CLIENT,
+        error:% = error.with_causes(), server = error.server();
         "other processes cannot see which process this client is, because its record was \
-         refused; {advice}build the client with announce(false): {error}"
+         refused; {advice}build the client with announce(false): {}", error.with_causes()
     );
 }
 
 fn log_debug(failure: &str, error: &Error) {
     log::debug!(
-        logger: LINES, target: log_target::CLIENT, error:%, server = error.server();
-        "the client record {failure}: {error}"
+        logger: LINES, target: log_target::CLIENT,
+        error:% = error.with_causes(), server = error.server();
+        "the client record {failure}: {}", error.with_causes()
     );
 }
 

@@ -82,9 +82,9 @@ impl OnOutcome for Announcement {
             Ok(_) => {}
             Err(error) => log::debug!(
                 logger: LINES, target: log_target::LEASE,
-                lock = &**self.term.local.name().given(), error:%,
+                lock = &**self.term.local.name().given(), error:% = error.with_causes(),
                 server = error.server();
-                "a leader could not be announced: {error}"
+                "a leader could not be announced: {}", error.with_causes()
             ),
         }
     }

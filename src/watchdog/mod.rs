@@ -293,8 +293,9 @@ impl Watchdog {
             let (_, outcome) = self.router.wait_without_retry(heartbeat, &Limit::none());
             if let Err(Failure { error, .. }) = outcome {
                 log::debug!(
-                    logger: LINES, target: log_target::CONNECTION, error:%, server = error.server();
-                    "a listener's heartbeat could not be sent: {error}"
+                    logger: LINES, target: log_target::CONNECTION,
+                    error:% = error.with_causes(), server = error.server();
+                    "a listener's heartbeat could not be sent: {}", error.with_causes()
                 );
             }
         }

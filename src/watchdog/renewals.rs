@@ -205,8 +205,9 @@ impl Watchdog {
     fn renewal_failed<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>, error: &Error) {
         let (now, batch) = (clock::now(), Vec::from_iter(batch));
         log::warn!(
-            logger: LINES, target: log_target::LEASE, error:%, server = error.server();
-            "{} leases could not be renewed or verified: {error}", batch.len()
+            logger: LINES, target: log_target::LEASE,
+            error:% = error.with_causes(), server = error.server();
+            "{} leases could not be renewed or verified: {}", batch.len(), error.with_causes()
         );
         for DueHold { watched, renewed } in &batch {
             if !watched.local.is_valid(&watched.hold, now) {

@@ -80,6 +80,31 @@ fn an_ended_server_is_a_connection_error_that_names_the_server() -> Result<()> {
 }
 
 #[test]
+fn each_cause_is_shown_once() {
+    let no_socket = "redis+unix:///nowhere/redis.sock".to_owned();
+    let nobody_listens = format!("redis://127.0.0.1:{}/", ports::free_port());
+    for (url, cause) in [
+        (nobody_listens, "Connection refused"),
+        (no_socket, "No such file or directory"),
+        // No name server is asked for this name.
+        ("redis://no..name/".to_owned(), "failed to lookup address information"),
+    ] {
+        let error = Client::open(&url).expect_err("no server can be reached");
+        assert!(!error.to_string().contains(cause), "{error}");
+        let text = error.with_causes().to_string();
+        assert!(text.starts_with(&format!("{error}: ")), "{text}");
+        assert_eq!(text.matches(cause).count(), 1, "{text}");
+        let server = error.server().expect("the error names the server");
+        assert_eq!(text.matches(server).count(), 1, "{text}");
+    }
+    // A cause that the text has already is not repeated.
+    let inner = Error::new(ErrorKind::Connection, "the connection to the server broke");
+    let outer = Error::new(ErrorKind::Timeout, "no answer").with_source(inner.clone());
+    let wrapped = Error::new(ErrorKind::Server, "no answer: tired").with_source(outer);
+    assert_eq!(wrapped.with_causes().to_string(), format!("no answer: tired: {inner}"));
+}
+
+#[test]
 fn an_error_reply_is_reported_with_its_code_the_lock_and_the_server() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;

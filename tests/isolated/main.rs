@@ -6,6 +6,7 @@ mod harness;
 mod allocations;
 mod fork;
 mod leftovers;
+mod limits;
 mod log_keys;
 mod loggers;
 #[cfg(feature = "metrics")]

@@ -26,19 +26,29 @@ struct Authority {
 
 impl Authority {
     fn new() -> Authority {
+        Authority::named("an authority")
+    }
+
+    fn named(name: &str) -> Authority {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "an authority");
+        params.distinguished_name.push(DnType::CommonName, name);
         let pem = params.self_signed(&key).expect("an authority").pem();
         Authority { issuer: Issuer::new(params, key), pem }
     }
 
     /// Returns a certificate for localhost, and its key.
     fn sign(&self) -> (String, String) {
+        self.sign_for(&["localhost", "127.0.0.1"], 4000)
+    }
+
+    /// Returns a certificate for these names that is valid until the begin of a year, and its key.
+    fn sign_for(&self, names: &[&str], until: i32) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names");
+        params.not_after = rcgen::date_time_ymd(until, 1, 1);
         params.distinguished_name.push(DnType::CommonName, "signed by the authority");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
         (certificate, key.serialize_pem())
@@ -46,7 +56,10 @@ impl Authority {
 
     /// Adds a certificate of this authority to the configuration of a server or a sentinel.
     fn configure(&self, config: Config) -> Config {
-        let (certificate, key) = self.sign();
+        self.configure_with(config, self.sign())
+    }
+
+    fn configure_with(&self, config: Config, (certificate, key): (String, String)) -> Config {
         config
             .file("authority.pem", &self.pem)
             .file("server.pem", certificate)
@@ -184,6 +197,30 @@ fn pass(server: &Server, open: impl Fn() -> Builder) {
         guard.unlock().expect("held");
         in_time("the waiter gets the lock", waits).expect("a lock");
     });
+}
+
+#[test]
+fn the_chain_of_causes_names_the_fault_of_a_certificate() {
+    let signer = Authority::new();
+    let stranger = Authority::named("a stranger").sign();
+    for (certificate, cause) in [
+        (stranger, "UnknownIssuer"),
+        (signer.sign_for(&["localhost"], 2001), "certificate expired"),
+        (signer.sign_for(&["elsewhere.example"], 4000), "not valid for name \"localhost\""),
+    ] {
+        let port = free_port();
+        let server = Server::with(|config| {
+            let config = signer.configure_with(config, certificate.clone());
+            config.line(format!("tls-port {port}")).line("tls-auth-clients no")
+        });
+        let url = format!("rediss://localhost:{port}/");
+        let open = Client::builder().single(url).tls_authority(&*signer.pem);
+        let error = open.build().expect_err("the certificate is refused");
+        assert!(error.is_connection() && !error.to_string().contains(cause), "{error:?}");
+        let text = error.with_causes().to_string();
+        assert_eq!(text.matches(cause).count(), 1, "{text}");
+        drop(server);
+    }
 }
 
 #[test]

@@ -85,7 +85,7 @@ pub(super) fn not_acquired(error: Error, signals: &Signals) -> Result<Outcome> {
         // A grant that arrived too late, and not the loss of a lock under which a command ran.
         None if error.is_lost() => Err(Failure::new(
             Code::Unavailable,
-            format!("{error}; check the load of the server and the network"),
+            format!("{}; check the load of the server and the network", error.with_causes()),
         )),
         None => Err(error.into()),
     }

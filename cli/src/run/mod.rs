@@ -78,7 +78,7 @@ fn take_and_run(
 /// Starts the command and waits for its end, or ends it.
 fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> Result<End> {
     held.check().map_err(|error| {
-        Failure::new(Code::Lost, format!("{error}; the command was not started"))
+        Failure::new(Code::Lost, format!("{}; the command was not started", error.with_causes()))
     })?;
     let limit = args.max_hold.and_then(|max_hold| Instant::now().checked_add(max_hold));
     let jobs = JobControl::new();

@@ -48,7 +48,7 @@ impl Outcome {
     pub(super) fn report(self) -> ExitCode {
         if let Some(error) = self.unconfirmed {
             let note = "the release is not confirmed; the lock is free when its lease ends";
-            print_note(&format!("leasehold: {note}: {error}"));
+            print_note(&format!("leasehold: {note}: {}", error.with_causes()));
         }
         ExitCode::from(self.code)
     }
@@ -88,7 +88,8 @@ fn lost(error: Option<Error>, consequence: &str) -> Failure {
         Some(LostReason::Gone) => "somebody deleted the key or freed the lock",
         _ => "check the server and the network, or use a longer --lease",
     };
-    let text = error.map_or_else(|| "the lock was lost".to_owned(), |error| error.to_string());
+    let text = error
+        .map_or_else(|| "the lock was lost".to_owned(), |error| error.with_causes().to_string());
     Failure::new(Code::Lost, format!("{text}; {consequence}; {advice}"))
 }
 

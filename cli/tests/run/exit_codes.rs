@@ -74,6 +74,7 @@ fn no_server_gives_69() {
         let end = Running::start(command).finish();
         assert_eq!(end.code(), 69);
         assert!(end.one_error().contains("is the server running"), "{end:?}");
+        assert_eq!(end.errors.matches("Connection refused").count(), 1, "{end:?}");
         assert!(!end.errors.contains("secret"), "{end:?}");
     }
 }
