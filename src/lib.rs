@@ -188,7 +188,7 @@
 //!
 //! | target | levels | subject |
 //! | --- | --- | --- |
-//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks that are held without a time to live |
+//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks that are held without a time to live; waits for an owned guard of the same thread |
 //! | `leasehold::connection` | warn, info, debug | replaced connections; failed subscriptions, heartbeats and polls; loads of scripts; refused options of sockets |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |

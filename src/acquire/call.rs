@@ -148,12 +148,11 @@ impl<'a> AcquireCall<'a> {
 
     /// Returns the request for the table of this process's holds.
     fn entry_request(&self) -> EntryRequest {
-        let AcquireOptions { owned, lease, patience, cancel, .. } = self.options;
+        let AcquireOptions { owned, lease, patience, .. } = self.options;
         EntryRequest {
             rules: self.rules,
             owned,
             waits: patience != Patience::None,
-            endless: patience == Patience::Forever && cancel.is_none(),
             renewed: lease.is_none(),
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! Reading order: `call.rs` (one call of a verb), `candidate.rs` (a caller that asks for a new
 //! hold), this file (the loop), `attempt.rs` (one acquire command), `schedule.rs` (when the next
-//! attempt is due), `handle.rs` (a guard's share of a hold), `release.rs` and `release_outcome.rs`
-//! (the end of a share). Imports: everything below the public handles and guards.
+//! attempt is due), `own_guard.rs` (the warning of a wait for the own thread), `handle.rs` (a guard's
+//! share of a hold), `release.rs` and `release_outcome.rs` (the end of a share). Imports: everything
+//! below the public handles and guards.
 //!
 //! The steps of a call:
 //! 1. A thread that holds the lock already counts one more guard, and perhaps extends the lease.
@@ -33,6 +34,7 @@ mod attempt;
 mod call;
 mod candidate;
 mod handle;
+mod own_guard;
 mod release;
 mod release_outcome;
 mod schedule;
@@ -40,6 +42,7 @@ mod schedule;
 pub(crate) use call::{AcquireCall, AcquireOptions, CallEntry, REPLY_GRACE};
 pub(crate) use candidate::{Candidate, GrantReply};
 pub(crate) use handle::{HoldHandle, LockContext, checked_lease};
+pub(crate) use own_guard::OwnGuardWarning;
 pub(crate) use release::{PendingRelease, not_held};
 pub(crate) use schedule::{ChannelView, MAX_OUTDATED_REPLIES, Pace, RetrySchedule};
 
@@ -112,6 +115,7 @@ struct Reports {
     waited: bool,
     /// Whether the warning about a lock without a time to live was logged.
     warned: bool,
+    own_guard: OwnGuardWarning,
 }
 
 /// The next step of a call.
@@ -208,7 +212,8 @@ impl<'a> WaitLoop<'a> {
             match step {
                 NextStep::Sleep(end) => {
                     self.note_wait();
-                    self.sleep(end)?;
+                    let warning = self.warn_of_own_guard(now);
+                    self.sleep(end.min(warning))?;
                 }
                 NextStep::Yield(end) => self.sleep(end)?,
                 NextStep::Attempt(connection) => {
@@ -228,6 +233,14 @@ impl<'a> WaitLoop<'a> {
                 record.waits(self.candidate.started);
             }
         }
+    }
+
+    /// Warns of a long wait for an owned guard that this thread took. Returns the next check.
+    fn warn_of_own_guard(&mut self, now: Moment) -> Moment {
+        let (local, kind) = (&self.context().local, self.call.rules.kind());
+        let Candidate { caller, owner, started, .. } = &self.candidate;
+        let awaits = || local.awaits_own_guard(caller, owner, now);
+        self.reports.own_guard.check(*started, now, awaits, (local.name().given(), kind))
     }
 
     fn turn(&self, now: Moment) -> Turn {

@@ -41,7 +41,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::command::name::Name;
-use crate::command::owner::{Holder, ThreadId};
+use crate::command::owner::{Holder, Owner, ThreadId};
 use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
@@ -178,6 +178,12 @@ impl Local {
         drop(state);
         self.report_lost(lost);
         outcome
+    }
+
+    /// Returns whether the caller waits for an owned guard that the calling thread took.
+    pub(crate) fn awaits_own_guard(&self, caller: &Caller, owner: &Owner, now: Moment) -> bool {
+        let (state, thread) = (self.state.lock(), ThreadId::current());
+        state.awaits_own_guard(&caller.request, owner.as_bytes(), thread, now)
     }
 
     /// Appends a caller to the queue.

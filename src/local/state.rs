@@ -12,7 +12,7 @@ use crate::kind::rules::OtherHold;
 use crate::local::fairness::Fairness;
 use crate::local::hold::{HandoffBounds, Hold, HoldStatus, HoldTerms};
 use crate::local::queue::{Ticket, WaitQueue};
-use crate::local::table::{self, EntryOutcome, EntryRequest, HoldEntry, HoldTable};
+use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldTable};
 use crate::local::waiters::Waiters;
 use crate::local::{Caller, Turn};
 use crate::util::clock::Moment;
@@ -105,29 +105,25 @@ impl LocalState {
             Some(entry) if !request.owned && request.rules.re_enters() => entry.re_enter(now),
             _ => {
                 let owner = holder.map_or(&[][..], |name| name.as_bytes());
-                let own = self.holds.of_thread(thread);
-                let outcome = EntryOutcome::of(own, request, owner, now)?;
-                self.check_owned_guards(request, owner, thread, now).map(|()| outcome)
+                EntryOutcome::of(self.holds.of_thread(thread), request, owner, now)
             }
         }
     }
 
-    /// Fails with `is_deadlock` if the request waits without an end for an owned guard that the
-    /// calling thread took.
-    fn check_owned_guards(
+    /// Returns whether the request waits for an owned guard that the calling thread took.
+    ///
+    /// False for the request of an owned guard: a thread that passes such guards on waits for them.
+    pub(super) fn awaits_own_guard(
         &self,
         request: &EntryRequest,
         owner: &[u8],
         thread: ThreadId,
         now: Moment,
-    ) -> Result<()> {
-        let blocks = |entry: &HoldEntry| {
+    ) -> bool {
+        let is_in_the_way = |entry: &HoldEntry| {
             entry.is_owned_guard_of(thread) && entry.excludes(request, owner, now)
         };
-        match request.endless && !request.owned && self.holds.iter().any(blocks) {
-            true => Err(table::deadlock_with_owned()),
-            false => Ok(()),
-        }
+        !request.owned && self.holds.iter().any(is_in_the_way)
     }
 
     /// Returns whether any hold is valid. Ends no hold, because its callers report no loss.

@@ -21,8 +21,6 @@ pub(crate) struct EntryRequest {
     pub(crate) owned: bool,
     /// Whether the caller waits. If not, it asks the server only if the queue is empty.
     pub(crate) waits: bool,
-    /// Whether neither a deadline nor a token ends the wait.
-    pub(crate) endless: bool,
     /// Whether the watchdog is to renew the lease. Only renewed holds are handed off.
     pub(crate) renewed: bool,
 }
@@ -247,13 +245,6 @@ fn lost(hold: &Hold) -> Error {
 /// Returns the same error for the given reason of the loss. Red locks use it too.
 pub(crate) fn lost_with_guard(reason: LostReason) -> Error {
     Error::lost(reason, "this thread lost the lock, and still has a guard or a detached hold of it")
-}
-
-/// Returns the error for an endless wait for an owned guard that the calling thread took.
-pub(crate) fn deadlock_with_owned() -> Error {
-    let message =
-        "this thread took an owned guard of the lock, and would wait for ever for its end";
-    Error::new(ErrorKind::Deadlock, message)
 }
 
 /// Returns the error for a wait of a thread for its own hold.

@@ -21,7 +21,7 @@ fn local(max_handoffs: u32) -> Local {
 }
 
 fn caller(waits: bool) -> Caller {
-    Caller::new(EntryRequest { rules: &Plain, owned: true, waits, endless: false, renewed: true })
+    Caller::new(EntryRequest { rules: &Plain, owned: true, waits, renewed: true })
 }
 
 impl Local {

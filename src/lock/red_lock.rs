@@ -393,8 +393,7 @@ impl RedLock {
         }
         let parker = Parker::mine();
         let waits = patience != Patience::None;
-        let endless = patience == Patience::Forever && self.cancel.is_none();
-        match self.local.enter(RedEntryRequest { owned, waits, endless }, &parker)? {
+        match self.local.enter(RedEntryRequest { owned, waits }, &parker)? {
             RedEntryOutcome::Reentered(hold) => {
                 let handle = self.handle(hold);
                 handle.re_enter(self, patience)?;

@@ -1,12 +1,15 @@
-//! Calls blocked by a hold of their own thread: refused, or a deadlock if they wait.
+//! Calls blocked by a hold of their own thread: refused, or a deadlock if they wait. Calls blocked by
+//! an owned guard that their thread took: they wait for its end.
 
-use crate::harness::{Server, eventually, exists, join, sleeping};
+use crate::events::{logged, start_log};
+use crate::harness::{Server, eventually, exists, join};
 use leasehold::kind::LockKind;
-use leasehold::{CancelToken, Client, Lock, MultiLock, RedLock, Result};
-use std::thread;
+use leasehold::{CancelToken, Client, Error, Lock, MultiLock, RedLock, Result, RwLock};
+use std::thread::{self, Scope};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_millis(50);
+const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A lock of any kind. Its attempts return `None` if they are refused.
@@ -104,15 +107,101 @@ fn a_red_lock_whose_majority_is_held_as_another_kind_is_refused_or_a_deadlock() 
     lock.lock()?.unlock()
 }
 
-/// Checks the calls of a thread that has an owned guard of the same lock.
-fn check_beside_an_owned_guard<G>(
-    lock: impl Fn() -> Result<G>,
-    cancelled: impl Fn() -> Result<G>,
-    try_for: impl Fn(Duration) -> Result<Option<G>>,
+/// Starts a thread that takes an owned guard and then waits for the lock `name`.
+///
+/// Another thread ends the guard once the log warns of the wait.
+fn start_wait<'s, L: Send + 's, G: Send + 's, W: 's>(
+    scope: &'s Scope<'s, '_>,
+    name: &'s str,
+    locks: L,
+    owned: fn(&L) -> Result<G>,
+    waited: fn(&L) -> Result<W>,
 ) {
-    assert!(lock().is_err_and(|error| error.is_deadlock()));
-    assert!(try_for(SOON).is_ok_and(|guard| guard.is_none()), "the deadline ends the wait");
-    assert!(cancelled().is_err_and(|error| error.is_cancelled()), "the token ends the wait");
+    let warnings = move || logged(&["WARN", &format!("{name:?}"), "that its own thread took"]);
+    scope.spawn(move || {
+        let guard = owned(&locks).expect(name);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                eventually("the log warns of the wait", || warnings() > 0);
+                drop(guard);
+            });
+            waited(&locks).map(drop).expect(name);
+        });
+        assert_eq!(warnings(), 1, "{name}");
+    });
+}
+
+#[test]
+fn a_call_waits_for_an_owned_guard_that_its_thread_took_and_sent_away() -> Result<()> {
+    start_log();
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = |name: &str| client.lock(name);
+    let rw = |name: &str| client.rw_lock(name);
+    let named = |holder: &str| lock("own named").with_holder(holder);
+    let both = MultiLock::new([lock("own multi"), lock("own multi, second")]);
+    let red = RedLock::new([client.clone()], "own red");
+    thread::scope(|scope| {
+        start_wait(scope, "own plain", lock("own plain"), Lock::lock_owned, Lock::lock);
+        start_wait(scope, "own fair", client.fair_lock("own fair"), Lock::lock_owned, Lock::lock);
+        start_wait(
+            scope,
+            "own queue",
+            client.queue_lock("own queue"),
+            Lock::lock_owned,
+            Lock::lock,
+        );
+        start_wait(scope, "own spin", client.spin_lock("own spin"), Lock::lock_owned, Lock::lock);
+        let kinds = (lock("own kind"), client.fenced_lock("own kind"));
+        start_wait(scope, "own kind", kinds, |(it, _)| it.lock_owned(), |(_, it)| it.lock());
+        let jobs = (named("tx-1"), named("tx-2"));
+        start_wait(scope, "own named", jobs, |(it, _)| it.lock_owned(), |(_, it)| it.lock());
+        start_wait(scope, "own write", rw("own write"), RwLock::write_owned, RwLock::write);
+        start_wait(scope, "own read", rw("own read"), RwLock::write_owned, RwLock::read);
+        start_wait(scope, "own upgrade", rw("own upgrade"), RwLock::read_owned, RwLock::write);
+        start_wait(scope, "own multi", both, MultiLock::lock_owned, MultiLock::lock);
+        start_wait(scope, "own red", red, RedLock::lock_owned, RedLock::lock);
+        start_wait(scope, "own limit", lock("own limit"), Lock::lock_owned, |lock| {
+            lock.try_lock_for(MINUTE).map(Option::unwrap)
+        });
+    });
+    Ok(())
+}
+
+#[test]
+fn the_log_warns_of_no_other_wait_beside_an_owned_guard() -> Result<()> {
+    start_log();
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let (lock, rw) = (client.lock("others"), client.rw_lock("readers"));
+    let (owned, reader) = (lock.lock_owned()?, rw.read_owned()?);
+    rw.read()?.unlock()?;
+    // A thread that only passes owned guards on does not wait for itself.
+    assert!(lock.try_lock_for_owned(2 * SECOND)?.is_none());
+    let theirs = lock.clone();
+    let waiter = thread::spawn(move || theirs.try_lock_for(2 * SECOND).map(|it| it.is_none()));
+    assert!(join(waiter)?, "the lock was held");
+    assert_eq!(logged(&["others", "that its own thread took"]), 0);
+    owned.unlock()?;
+    reader.unlock()
+}
+
+#[test]
+fn a_deadline_and_a_token_end_a_wait_beside_an_owned_guard_of_the_thread() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a");
+    let both = MultiLock::new([lock.clone(), client.lock("b")]);
+    let red = RedLock::new([client], "c");
+    let (owned, majority) = (lock.lock_owned()?, red.lock_owned()?);
+    assert!(lock.try_lock_for(SOON)?.is_none() && both.try_lock_for(SOON)?.is_none());
+    assert!(red.try_lock_for(SOON)?.is_none());
+    let is_cancelled = |error: Error| error.is_cancelled();
+    assert!(lock.with_cancel(&cancelled_soon()).lock().is_err_and(is_cancelled));
+    assert!(both.with_cancel(&cancelled_soon()).lock().is_err_and(is_cancelled));
+    assert!(red.with_cancel(&cancelled_soon()).lock().is_err_and(is_cancelled));
+    owned.unlock()?;
+    majority.unlock()
 }
 
 /// Returns a token that another thread cancels after a short time.
@@ -124,52 +213,6 @@ fn cancelled_soon() -> CancelToken {
         cancels.cancel();
     });
     token
-}
-
-#[test]
-fn a_wait_without_a_limit_beside_an_owned_guard_of_its_thread_is_a_deadlock() -> Result<()> {
-    let server = Server::start();
-    let client = Client::open(server.url())?;
-    let lock = client.lock("a");
-    let owned = lock.lock_owned()?;
-    let again = || lock.clone().with_cancel(&cancelled_soon()).lock();
-    check_beside_an_owned_guard(|| lock.lock(), again, |span| lock.try_lock_for(span));
-    assert!(client.fair_lock("a").lock().is_err_and(|error| error.is_deadlock()));
-    // Another thread waits and gets the lock.
-    let (theirs, afterwards) = (lock.clone(), lock.clone());
-    let waiter = sleeping("another", move || theirs.lock().and_then(|guard| guard.unlock()));
-    owned.unlock()?;
-    join(waiter)?;
-
-    let rw = client.rw_lock("b");
-    let owned = rw.write_owned()?;
-    assert!(rw.write().is_err_and(|error| error.is_deadlock()));
-    assert!(rw.read().is_err_and(|error| error.is_deadlock()));
-    owned.unlock()?;
-    let owned = rw.read_owned()?;
-    rw.read()?.unlock()?;
-    assert!(rw.write().is_err_and(|error| error.is_deadlock()));
-    owned.unlock()?;
-
-    let both = MultiLock::new([client.lock("c"), client.lock("d")]);
-    let owned = both.lock_owned()?;
-    let again = || both.clone().with_cancel(&cancelled_soon()).lock();
-    check_beside_an_owned_guard(|| both.lock(), again, |span| both.try_lock_for(span));
-    owned.unlock()?;
-    afterwards.lock()?.unlock()
-}
-
-#[test]
-fn a_wait_for_a_red_lock_beside_an_owned_guard_of_its_thread_is_a_deadlock() -> Result<()> {
-    let server = Server::start();
-    let lock = RedLock::new([Client::open(server.url())?], "a");
-    let owned = lock.lock_owned()?;
-    let again = || lock.clone().with_cancel(&cancelled_soon()).lock();
-    check_beside_an_owned_guard(|| lock.lock(), again, |span| lock.try_lock_for(span));
-    let theirs = lock.clone();
-    let waiter = sleeping("another", move || theirs.lock().and_then(|guard| guard.unlock()));
-    owned.unlock()?;
-    join(waiter)
 }
 
 /// Any thread may unlock the lock during the wait.

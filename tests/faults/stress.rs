@@ -364,8 +364,7 @@ fn mix(losses: Losses, seed: u64) {
     for number in 0..CLIENTS * THREADS {
         let (name, section) = (format!("lock {}", number % 2), Arc::clone(&sections[number % 2]));
         let mut caller = Caller {
-            // Without a token, a wait beside an owned guard of the same thread is a deadlock.
-            lock: clients[number % CLIENTS].lock(name).with_cancel(&CancelToken::new()),
+            lock: clients[number % CLIENTS].lock(name),
             section,
             random: Random(seed ^ (number as u64) << 20),
             losses,

@@ -115,7 +115,7 @@ pub(super) fn acquire<E: Environment>(
 ) -> Result<Option<Arc<Hold>>, CallFailed> {
     let (local, now) = (environment.local(), environment.now());
     let CallOptions { owned, waits, renewed, .. } = *options;
-    let request = EntryRequest { rules: &Plain, owned, waits, endless: false, renewed };
+    let request = EntryRequest { rules: &Plain, owned, waits, renewed };
     let entry = local.enter(&request, None, ThreadId::current(), now).map_err(|_| CallFailed)?;
     if let EntryOutcome::Reentered(hold) = entry {
         return Ok(Some(hold));

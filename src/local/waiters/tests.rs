@@ -149,8 +149,7 @@ fn a_grant_belongs_to_a_waiting_caller_or_to_a_hold() {
     assert!(!local.by_message(&message(18, 5)), "the call has ended");
     local.stop_waiting(WAITER);
     assert!(!local.by_message(&message(WAITER, 5)));
-    let request =
-        EntryRequest { rules: &Queued, owned: true, waits: true, endless: false, renewed: true };
+    let request = EntryRequest { rules: &Queued, owned: true, waits: true, renewed: true };
     let grant = Grant::owned(at(0), at(30));
     let number = grant.hold.number();
     local.await_grant(number, &Queued, &Parker::mine(), base(at(0), 0));

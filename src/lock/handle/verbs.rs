@@ -31,6 +31,10 @@ impl<K: LockKind> Lock<K> {
     /// The wait has no time limit. A cancellation of the token of
     /// [`with_cancel`](Lock::with_cancel) and the close of the client end it.
     ///
+    /// A call also waits for an [`OwnedGuard`] that its own thread took, because the guard may be in
+    /// another thread by then. If it is not, the call waits for ever: after a second of such a wait
+    /// the [log](crate#logging) has a warning.
+    ///
     /// # Errors
     /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout)
     ///   or [`is_pool_timeout`](crate::Error::is_pool_timeout) if the first request gets no answer,
@@ -41,10 +45,7 @@ impl<K: LockKind> Lock<K> {
     ///   if three grants of the lock arrived after their lease had expired, or one after the
     ///   deadline of the call.
     /// - [`is_deadlock`](crate::Error::is_deadlock) if this thread holds the lock as another kind
-    ///   or under another holder name. Also if this thread took an [`OwnedGuard`] of the lock, the
-    ///   guard still exists, and the call has neither a deadline nor a token. (To wait for the
-    ///   release of a guard that was sent to another thread, use a deadline, a token or
-    ///   [`lock_owned`](Lock::lock_owned).)
+    ///   or under another holder name.
     /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the
     ///   hold than [`min_replicas`](crate::Builder::min_replicas) asks for.
     /// - The [errors of every verb](Lock#errors-of-every-verb).

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{AcquireOptions, HoldHandle, REPLY_GRACE};
+use crate::acquire::{AcquireOptions, HoldHandle, OwnGuardWarning, REPLY_GRACE};
 use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::{HoldId, Holder};
 use crate::error::{Error, LostReason, Result};
@@ -60,6 +60,7 @@ pub(super) struct RedAcquire<'a> {
     record: &'a CallRecord<'a>,
     /// Observes the hold of this process that the caller waits for.
     hold_poll: Option<HoldPoll>,
+    own_guard: OwnGuardWarning,
 }
 
 /// The questions of one call so far.
@@ -98,6 +99,7 @@ impl<'a> RedAcquire<'a> {
             retries: RedRetries::default(),
             record,
             hold_poll: None,
+            own_guard: OwnGuardWarning::default(),
         }
     }
 
@@ -133,9 +135,10 @@ impl<'a> RedAcquire<'a> {
                 return error.map_or(Ok(None), Err);
             }
             self.record.waits(started);
+            let warning = self.warn_of_own_guard(started);
             match turn {
-                RedTurn::Behind => self.parker.park_until(self.patience.end()),
-                RedTurn::HeldHere(hold) => self.wait_for(&hold),
+                RedTurn::Behind => self.parker.park_until(self.patience.end().min(warning)),
+                RedTurn::HeldHere(hold) => self.wait_for(&hold, warning),
                 // Asks again: messages before the subscription were missed.
                 RedTurn::Ask if self.channels.is_empty() => {
                     self.channels.listen(&self.lock.members, &self.parker);
@@ -145,9 +148,16 @@ impl<'a> RedAcquire<'a> {
         }
     }
 
-    /// Waits for the end of a hold of this process. Polls the servers at the poll interval, and
-    /// marks the hold as lost if the servers report the lock free.
-    fn wait_for(&mut self, hold: &Arc<QuorumHold>) {
+    /// Warns of a long wait for an owned guard that this thread took. Returns the next check.
+    fn warn_of_own_guard(&mut self, started: Moment) -> Moment {
+        let RedLock { name, local, .. } = self.lock;
+        let awaits = || !self.holder.is_owned() && local.has_own_guard();
+        self.own_guard.check(started, clock::now(), awaits, (name, Kind::Red))
+    }
+
+    /// Waits for the end of a hold of this process, until `check` at most. Polls the servers at the
+    /// poll interval, and marks the hold as lost if the servers report the lock free.
+    fn wait_for(&mut self, hold: &Arc<QuorumHold>, check: Moment) {
         let lock = self.lock;
         hold.watch(&self.parker);
         let known = self.hold_poll.take().filter(|poll| poll.is_of(hold));
@@ -156,7 +166,7 @@ impl<'a> RedAcquire<'a> {
             return hold.lose(LostReason::Gone);
         }
         let end = (clock::now() + hold.remaining()).min(self.patience.end());
-        self.parker.park_until(end.min(poll.next_check()));
+        self.parker.park_until(end.min(poll.next_check()).min(check));
     }
 
     /// Asks the servers once. `None` after a refusal, and if too few servers answer a repeated

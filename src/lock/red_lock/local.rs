@@ -28,8 +28,6 @@ pub(super) struct RedEntryRequest {
     /// The guard belongs to no thread.
     pub(super) owned: bool,
     pub(super) waits: bool,
-    /// Neither a deadline nor a token ends the wait.
-    pub(super) endless: bool,
 }
 
 /// The way in which a caller gets a hold.
@@ -73,6 +71,13 @@ impl RedLocal {
         // Without the mutex: the drop releases the rest of the holds.
         drop(unattended);
         entry
+    }
+
+    /// Returns whether an owned guard that the calling thread took has a valid hold.
+    pub(super) fn has_own_guard(&self) -> bool {
+        let (thread, state) = (ThreadId::current(), self.0.lock());
+        let mut own = state.holds.iter().filter(|entry| entry.is_owned_guard_of(thread));
+        own.any(|entry| entry.hold.is_valid())
     }
 
     /// Returns the next step of the caller with that ticket.
@@ -151,7 +156,7 @@ impl RedLocal {
 
 impl RedLocalState {
     fn enter(&mut self, request: RedEntryRequest, parker: &Arc<Parker>) -> Result<RedEntryOutcome> {
-        let (thread, RedEntryRequest { owned, waits, endless }) = (ThreadId::current(), request);
+        let (thread, RedEntryRequest { owned, waits }) = (ThreadId::current(), request);
         if let Some(own) = self.holds.iter_mut().find(|entry| entry.holder.is_thread(thread)) {
             let valid = own.hold.is_valid();
             match (owned, valid) {
@@ -163,15 +168,6 @@ impl RedLocalState {
                 (true, true) if waits => return Err(deadlock()),
                 (true, _) => {}
             }
-        }
-        if endless
-            && !owned
-            && self
-                .holds
-                .iter()
-                .any(|entry| entry.is_owned_guard_of(thread) && entry.hold.is_valid())
-        {
-            return Err(table::deadlock_with_owned());
         }
         let free = self.queue.is_empty() && self.valid_hold().is_none();
         match free || waits {
