@@ -358,7 +358,7 @@ impl WaitLoop<'_> {
         let polled = waits && matches!(self.call.pace(), Pace::Polled | Pace::Granted);
         let now = clock::now();
         self.call.series().answered(sent.until(now));
-        if local.refused(now, polled) {
+        if local.refused(sent, now, polled) {
             engine.watchdog.plan_poll(Arc::clone(local));
         }
         if self.call.options.permits.is_some() {

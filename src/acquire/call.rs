@@ -14,9 +14,9 @@ use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event};
 use crate::kind::rules::{KindRules, ListensTo, PermitRequest, Queueing};
-use crate::local::Caller;
 use crate::local::hold::{Hold, HoldTerms};
 use crate::local::table::{EntryOutcome, EntryRequest};
+use crate::local::{Caller, YieldsTo};
 use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Moment, Patience};
 
@@ -40,6 +40,8 @@ pub(crate) struct AcquireOptions<'a> {
     /// The moment at which the caller expects the call to return; `patience` may end earlier.
     pub(crate) return_by: Moment,
     pub(crate) cancel: Option<&'a CancelToken>,
+    /// The patience of the whole call, by which it yields; `None` if it does not yield.
+    pub(crate) yields_by: Option<Patience>,
     /// The permits that the call takes; `None` for a lock.
     pub(crate) permits: Option<PermitRequest>,
     /// Counts the wait; `None` for a part of a call that does not wait.
@@ -56,6 +58,7 @@ impl AcquireOptions<'_> {
             patience,
             return_by: patience.deadline(),
             cancel: None,
+            yields_by: Some(patience),
             permits: None,
             record: None,
         }
@@ -87,10 +90,28 @@ pub(crate) enum CallEntry<'a> {
 impl<'a> AcquireCall<'a> {
     /// Returns the same call with another patience.
     ///
-    /// The call still returns by the moment that its caller expects.
+    /// The call still returns by the moment that its caller expects, and yields as before.
     pub(crate) fn with_patience(mut self, patience: Patience) -> AcquireCall<'a> {
         self.options.patience = patience;
         self
+    }
+
+    /// Returns the processes to which the call yields.
+    ///
+    /// Kinds with a queue in Redis need no yields: a release passes the lock to the next waiter. A
+    /// call for permits that does not wait takes all free permits that are not claimed.
+    pub(crate) fn yields_to(&self, now: Moment) -> YieldsTo {
+        match self.options.yields_by.map(|patience| YieldsTo::of(patience, now)) {
+            Some(YieldsTo::Listeners) if self.options.permits.is_some() => YieldsTo::Nobody,
+            Some(yields) if !self.rules.queues_in_redis() => yields,
+            _ => YieldsTo::Nobody,
+        }
+    }
+
+    /// Returns whether the call has to yield now.
+    pub(crate) fn has_to_yield(&self) -> bool {
+        let now = clock::now();
+        self.context.local.yield_until(self.yields_to(now), now).is_some()
     }
 
     /// Takes the lock; returns `None` if the patience of the call ends first.

@@ -57,8 +57,8 @@ use crate::kind::rules::{ListensTo, Place};
 use crate::listener::channels::{
     AwaitedGrant, Channel, ListenerSession, PermitPlace, Registration,
 };
-use crate::local::Turn;
 use crate::local::hold::Hold;
+use crate::local::{Turn, YieldsTo};
 use crate::util::clock::{self, Moment};
 
 #[cfg(all(test, leasehold_model))]
@@ -245,9 +245,12 @@ impl<'a> WaitLoop<'a> {
 
     fn turn(&self, now: Moment) -> Turn {
         let local = &self.context().local;
-        let ticket = self.candidate.ticket;
-        let unqueued = || local.turn_unqueued(self.candidate.id, now);
-        ticket.map_or_else(unqueued, |ticket| local.turn(ticket, now))
+        let was_refused = self.schedule.was_refused();
+        let yields = if was_refused { YieldsTo::Nobody } else { self.call.yields_to(now) };
+        match self.candidate.ticket {
+            Some(ticket) => local.turn(ticket, now, yields),
+            None => local.turn_unqueued(self.candidate.id, now, yields),
+        }
     }
 
     /// Returns whether a server may grant the lock to this call by message.
@@ -296,14 +299,12 @@ impl<'a> WaitLoop<'a> {
             }
             Turn::HeldHere if self.schedule.is_due_while_held_here(now) => NextStep::Attempt(None),
             Turn::HeldHere => NextStep::Sleep(self.schedule.next_poll()),
-            Turn::Yield(end, _) if self.may_yield(*end) => NextStep::Yield(*end),
+            Turn::Yield(end) => NextStep::Yield(*end),
             Turn::AskWhenDue(connection) if self.must_ask() => NextStep::Attempt(*connection),
-            Turn::Yield(_, connection) | Turn::AskWhenDue(connection)
-                if self.schedule.is_due(now, message_count) =>
-            {
+            Turn::AskWhenDue(connection) if self.schedule.is_due(now, message_count) => {
                 NextStep::Attempt(*connection)
             }
-            Turn::Yield(..) | Turn::AskWhenDue(_) => NextStep::Sleep(self.schedule.next_attempt()),
+            Turn::AskWhenDue(_) => NextStep::Sleep(self.schedule.next_attempt()),
         }
     }
 
@@ -311,11 +312,6 @@ impl<'a> WaitLoop<'a> {
     fn must_ask(&self) -> bool {
         self.schedule.has_attempted()
             && self.wakeups.permits.as_ref().is_some_and(|it| it.must_ask())
-    }
-
-    /// Returns whether a sleep until `end` leaves the call time for its first attempt.
-    fn may_yield(&self, end: Moment) -> bool {
-        self.schedule.has_attempted() || end < self.call.options.patience.end()
     }
 
     /// Sleeps until something may have changed, at most until `end`.

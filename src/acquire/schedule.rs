@@ -114,6 +114,11 @@ impl RetrySchedule {
         self.has_attempted
     }
 
+    /// Returns whether the server has refused the call.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.was_refused
+    }
+
     /// Notes that the call is not the head of the queue. No attempt is due.
     ///
     /// The head may take and release the lock before the next look, so the schedule acts as if a

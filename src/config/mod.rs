@@ -186,7 +186,9 @@ impl Builder {
     /// connection and a thread, `leasehold-listener`) for each node with awaited locks, and one for
     /// [queue locks](crate::QueueLock) and the questions of other processes. With
     /// [`Sharding::Off`] a release message goes to every node, and the client has one listener in
-    /// all.
+    /// all. No node knows then whether another process waits: see
+    /// [`local_handoff`](Builder::local_handoff) and `heard_by` of
+    /// [`Released`](crate::Released).
     pub fn sharding(mut self, sharding: Sharding) -> Builder {
         self.sharding = sharding;
         self
@@ -320,7 +322,11 @@ impl Builder {
     /// With any setting, a process that takes a lock again and again also leaves the lock to other
     /// processes, for two round trips (at least 0.5 ms, at most 20 ms). Such a pause comes after
     /// successive holds for at least the same time, if another process received the last release
-    /// message.
+    /// message. In a cluster without [sharded messages](Builder::sharding) no server knows that, so
+    /// the pause comes after successive holds for ten times its length. Semaphores leave permits to
+    /// other processes in the same way. A call that does not wait, such as
+    /// [`try_lock`](crate::Lock::try_lock), returns without the lock instead, if another process
+    /// received the message; it never leaves permits.
     pub fn local_handoff(mut self, max_handoffs: u32, max_time: Duration) -> Builder {
         self.max_handoffs = max_handoffs;
         self.max_handoff_time = max_time;

@@ -119,15 +119,15 @@ impl<Q: CountQuestion> CountWait<'_, Q> {
         self.schedule.refused(now, self.question.may_be_met_late().then_some(poll_interval));
         if self.call.waits() {
             self.question.listen(self.call, &self.parker, &mut self.schedule);
-            self.have_polled();
+            self.have_polled(answer.sent);
         }
         Ok(false)
     }
 
     /// Starts the polls of the watchdog, which go on while callers listen.
-    fn have_polled(&self) {
+    fn have_polled(&self, sent: Moment) {
         let LockContext { engine, local } = &**self.call.context;
-        if local.refused(clock::now(), true) {
+        if local.refused(sent, clock::now(), true) {
             engine.watchdog.plan_poll(Arc::clone(local));
         }
     }

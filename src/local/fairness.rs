@@ -1,16 +1,18 @@
 //! Fairness between processes: when a process *yields* a lock to others.
 //!
 //! A process that takes a lock again right after its release wins every race against a process that
-//! first has to be woken by a message. So after a long *run* of successive holds the head of the
-//! queue pauses for 0.5 to 20 ms before it asks, if other processes received the message of the
-//! last release.
+//! first has to be woken by a message. So after a long *run* of successive holds the callers of the
+//! process pause for 0.5 to 20 ms before they ask, if other processes received the message of the
+//! last release. A call that does not wait ends without the lock instead of a pause.
+//!
+//! A caller that the server has refused does not yield: it waits for the lock as others do.
 //!
 //! Pure: events and times are arguments.
 
 use std::time::Duration;
 
 use crate::local::hold::HandoffBounds;
-use crate::util::clock::Moment;
+use crate::util::clock::{Moment, Patience};
 
 /// Bounds of the time for which a process yields. In this time another process at about the same
 /// distance from the server receives the message and asks. A run counts as long when it has lasted
@@ -18,21 +20,47 @@ use crate::util::clock::Moment;
 const LEAST_YIELD: Duration = Duration::from_micros(500);
 const LONGEST_YIELD: Duration = Duration::from_millis(20);
 
-/// The yield and the run for a kind without messages, whose callers poll. It is unknown whether
-/// another process wants the lock, so a tenth of the time is left to others.
+/// The yield for a kind without messages, whose callers poll.
 const SILENT_YIELD: Duration = Duration::from_millis(2);
-const SILENT_RUN: Duration = Duration::from_millis(20);
+
+/// The length of a long run, in yields, if it is unknown whether other processes wait. So a tenth of
+/// the time is left to them.
+const UNKNOWN_RUN: u32 = 10;
+
+/// What the last release told about other processes that wait for the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rivals {
+    /// Its message reached no other process.
+    #[default]
+    Absent,
+    /// Its message reached another process.
+    Listening,
+    /// The server does not know which processes its message reached.
+    Unknown,
+    /// The kind has no messages: waiting processes poll.
+    Polling,
+}
+
+/// The processes to which a caller yields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum YieldsTo {
+    Nobody,
+    /// Processes that are known to listen. For calls that do not wait: without such a process they
+    /// must not fail to take a free lock.
+    #[default]
+    Listeners,
+    /// Also processes that may be waiting.
+    Anybody,
+}
 
 /// The present run of one lock in this process, and its yield.
 #[derive(Debug, Default)]
 pub(crate) struct Fairness {
     run: Option<Run>,
-    /// Whether other processes received the message of the last release that got a reply.
-    others_listen: bool,
-    /// Whether the kind has no messages, so that nothing tells whether other processes wait.
-    has_no_messages: bool,
-    /// The head of the queue does not ask before this moment.
+    rivals: Rivals,
+    /// The end of the last yield, and the callers that it concerns.
     yielding_until: Moment,
+    yielding: YieldsTo,
 }
 
 /// Successive holds of this process, with no hold of another process in between.
@@ -44,15 +72,41 @@ struct Run {
     round_trip: Duration,
     /// Moment of the last release.
     ended: Moment,
+    /// Moment of the last grant or release.
+    last_event: Moment,
+}
+
+impl YieldsTo {
+    /// Returns the readiness of a caller with this patience.
+    ///
+    /// A call that may end before a yield does counts as one that does not wait.
+    pub(crate) fn of(patience: Patience, now: Moment) -> YieldsTo {
+        match patience.end() < now + LONGEST_YIELD {
+            true => YieldsTo::Listeners,
+            false => YieldsTo::Anybody,
+        }
+    }
+}
+
+impl Rivals {
+    /// Returns the least readiness of a caller that yields to these rivals.
+    fn need(self) -> Option<YieldsTo> {
+        match self {
+            Rivals::Absent => None,
+            Rivals::Listening => Some(YieldsTo::Listeners),
+            Rivals::Unknown | Rivals::Polling => Some(YieldsTo::Anybody),
+        }
+    }
 }
 
 impl Fairness {
     /// Counts a hold that the server granted after this round trip.
     pub(crate) fn granted(&mut self, now: Moment, round_trip: Duration) {
-        let new = Run { since: now, holds: 0, round_trip, ended: now };
+        let new = Run { since: now, holds: 0, round_trip, ended: now, last_event: now };
         let run = self.run.get_or_insert(new);
         run.holds = run.holds.saturating_add(1);
         run.round_trip = run.round_trip.min(round_trip);
+        run.last_event = now;
     }
 
     /// Counts a hand-off between two threads.
@@ -65,50 +119,58 @@ impl Fairness {
     /// Notes a release.
     pub(crate) fn released(&mut self, now: Moment) {
         if let Some(run) = &mut self.run {
-            run.ended = now;
+            (run.ended, run.last_event) = (now, now);
         }
     }
 
-    /// Notes whether subscribers of other processes received the message of a release.
-    pub(crate) fn heard(&mut self, by_others: bool) {
-        self.others_listen = by_others;
+    /// Notes what the reply to a release tells about other processes.
+    pub(crate) fn release_answered(&mut self, rivals: Rivals) {
+        self.rivals = rivals;
     }
 
-    /// Notes a release of a kind without messages.
-    pub(crate) fn released_silently(&mut self) {
-        (self.others_listen, self.has_no_messages) = (true, true);
+    /// Ends the run: an acquire that was sent at `sent` was refused, so another process holds the
+    /// lock.
+    ///
+    /// If this process got or released a hold since, that hold may be the reason of the refusal.
+    pub(crate) fn refused(&mut self, sent: Moment) {
+        self.run.take_if(|run| run.last_event <= sent);
     }
 
-    /// Ends the run: another process holds the lock.
-    pub(crate) fn end_run(&mut self) {
-        self.run = None;
-    }
-
-    /// Returns the moment until which the head of the queue must not ask, if it has to yield.
-    pub(crate) fn yield_until(&mut self, now: Moment, bounds: &HandoffBounds) -> Option<Moment> {
-        if self.others_listen
-            && let Some(run) =
-                self.run.take_if(|run| run.is_long(now, bounds, self.has_no_messages))
+    /// Returns the moment until which such a caller must not ask, if it has to yield.
+    pub(crate) fn yield_until(
+        &mut self,
+        now: Moment,
+        bounds: &HandoffBounds,
+        caller: YieldsTo,
+    ) -> Option<Moment> {
+        let rivals = self.rivals;
+        if let Some(needed) = rivals.need()
+            && needed <= caller
+            && let Some(run) = self.run.take_if(|run| run.is_long(now, bounds, rivals))
         {
-            let silent = self.has_no_messages.then_some(SILENT_YIELD);
-            self.yielding_until = run.ended + silent.unwrap_or_else(|| run.yield_time());
-            self.others_listen = false;
+            self.yielding_until = run.ended + run.yield_time(rivals);
+            self.yielding = needed;
+            self.rivals = Rivals::Absent;
         }
-        (now < self.yielding_until).then_some(self.yielding_until)
+        (self.yielding <= caller && now < self.yielding_until).then_some(self.yielding_until)
     }
 }
 
 impl Run {
-    fn is_long(&self, now: Moment, bounds: &HandoffBounds, silent: bool) -> bool {
-        if silent {
-            return self.since + SILENT_RUN <= now;
+    fn is_long(&self, now: Moment, bounds: &HandoffBounds, rivals: Rivals) -> bool {
+        let yield_time = self.yield_time(rivals);
+        if rivals != Rivals::Listening {
+            return self.since + UNKNOWN_RUN * yield_time <= now;
         }
         let used_up = bounds.max_handoffs > 0 && self.holds > bounds.max_handoffs;
-        used_up || self.since + self.yield_time() <= now
+        used_up || self.since + yield_time <= now
     }
 
-    fn yield_time(&self) -> Duration {
-        (2 * self.round_trip).clamp(LEAST_YIELD, LONGEST_YIELD)
+    fn yield_time(&self, rivals: Rivals) -> Duration {
+        match rivals {
+            Rivals::Polling => SILENT_YIELD,
+            _ => (2 * self.round_trip).clamp(LEAST_YIELD, LONGEST_YIELD),
+        }
     }
 }
 
@@ -130,7 +192,7 @@ mod tests {
 
     /// Returns the state of a process whose releases other processes receive.
     fn heard() -> Fairness {
-        Fairness { others_listen: true, ..Fairness::default() }
+        Fairness { rivals: Rivals::Listening, ..Fairness::default() }
     }
 
     impl Fairness {
@@ -145,7 +207,7 @@ mod tests {
             now: Moment,
             round_trip: Duration,
         ) -> Option<Moment> {
-            let end = self.yield_until(now, bounds);
+            let end = self.yield_until(now, bounds, YieldsTo::Anybody);
             self.granted(now, round_trip);
             self.released(now);
             end
@@ -158,20 +220,58 @@ mod tests {
         assert_eq!(fairness.take(at(0), ROUND_TRIP), None, "the run begins");
         assert_eq!(fairness.take(at(400), ROUND_TRIP), None);
         assert_eq!(fairness.take(at(500), ROUND_TRIP), Some(at(900)), "500 us after the release");
-        fairness.heard(true);
+        fairness.release_answered(Rivals::Listening);
         assert_eq!(fairness.take(at(1000), ROUND_TRIP), None, "a new run");
         assert_eq!(fairness.take(at(1400), ROUND_TRIP), None);
-        fairness.heard(false);
+        fairness.release_answered(Rivals::Absent);
         assert_eq!(fairness.take(at(9000), ROUND_TRIP), None, "no other process listens");
     }
 
     #[test]
     fn without_messages_a_tenth_of_the_time_is_left_to_others() {
         let mut fairness = Fairness::default();
-        fairness.released_silently();
+        fairness.release_answered(Rivals::Polling);
         assert_eq!(fairness.take(at(0), ROUND_TRIP), None);
         assert_eq!(fairness.take(at(19_000), ROUND_TRIP), None);
-        assert_eq!(fairness.yield_until(at(20_000), &bounds(0)), Some(at(21_000)));
+        assert_eq!(
+            fairness.yield_until(at(20_000), &bounds(0), YieldsTo::Anybody),
+            Some(at(21_000))
+        );
+    }
+
+    #[test]
+    fn if_nobody_knows_the_listeners_a_tenth_of_the_time_is_left_to_others() {
+        let mut fairness = Fairness::default();
+        fairness.release_answered(Rivals::Unknown);
+        assert_eq!(fairness.take(at(0), ROUND_TRIP), None);
+        assert_eq!(fairness.take(at(4900), ROUND_TRIP), None);
+        let listeners = fairness.yield_until(at(5000), &bounds(0), YieldsTo::Listeners);
+        assert_eq!(listeners, None, "a call that does not wait takes a free lock");
+        assert_eq!(fairness.take(at(5000), ROUND_TRIP), Some(at(5400)));
+        let listeners = fairness.yield_until(at(5001), &bounds(0), YieldsTo::Listeners);
+        assert_eq!(listeners, None, "also during the yield of another call");
+    }
+
+    #[test]
+    fn a_call_that_does_not_wait_yields_to_listeners_and_a_refused_call_to_nobody() {
+        let mut fairness = heard();
+        assert_eq!(fairness.take(at(0), ROUND_TRIP), None);
+        assert_eq!(fairness.take(at(400), ROUND_TRIP), None);
+        assert_eq!(fairness.yield_until(at(500), &bounds(0), YieldsTo::Nobody), None);
+        let end = Some(at(900));
+        assert_eq!(fairness.yield_until(at(500), &bounds(0), YieldsTo::Listeners), end);
+        assert_eq!(fairness.yield_until(at(501), &bounds(0), YieldsTo::Anybody), end);
+        assert_eq!(fairness.yield_until(at(501), &bounds(0), YieldsTo::Nobody), None);
+    }
+
+    /// The acquires of two callers without a queue overtake each other.
+    #[test]
+    fn a_refusal_by_a_hold_of_this_process_ends_no_run() {
+        let mut fairness = heard();
+        assert_eq!(fairness.take(at(0), ROUND_TRIP), None);
+        assert_eq!(fairness.take(at(400), ROUND_TRIP), None);
+        fairness.refused(at(399));
+        assert_eq!(fairness.take(at(500), ROUND_TRIP), Some(at(900)));
     }
 
     #[test]
@@ -187,11 +287,14 @@ mod tests {
             let mut fairness = heard();
             fairness.take(at(0), 5 * SECOND);
             fairness.take(at(30_000), round_trip);
-            fairness.heard(true);
+            fairness.release_answered(Rivals::Listening);
             fairness.granted(at(70_000), 5 * SECOND);
             fairness.granted(at(100_000), round_trip);
             fairness.released(at(100_000));
-            assert_eq!(fairness.yield_until(at(100_001), &bounds(0)), Some(at(100_000) + most));
+            assert_eq!(
+                fairness.yield_until(at(100_001), &bounds(0), YieldsTo::Anybody),
+                Some(at(100_000) + most)
+            );
         }
     }
 
@@ -199,12 +302,12 @@ mod tests {
     fn another_holder_ends_a_run_and_handoffs_belong_to_it() {
         let (mut fairness, bounds) = (heard(), bounds(1));
         assert_eq!(fairness.take_within(&bounds, at(0), ROUND_TRIP), None);
-        fairness.end_run();
+        fairness.refused(at(0));
         assert_eq!(fairness.take_within(&bounds, at(100), ROUND_TRIP), None);
         fairness.handed_off();
         fairness.released(at(200));
         assert_eq!(
-            fairness.yield_until(at(300), &bounds),
+            fairness.yield_until(at(300), &bounds, YieldsTo::Anybody),
             Some(at(700)),
             "one hand-off is allowed"
         );

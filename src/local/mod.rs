@@ -45,7 +45,7 @@ use crate::command::owner::{Holder, Owner, ThreadId};
 use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
-use crate::listener::channels::{Channel, Channels};
+use crate::listener::channels::{Channel, Channels, SubscriberCounts};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus, HoldTerms};
 use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
@@ -55,6 +55,7 @@ use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 
+pub(crate) use fairness::YieldsTo;
 pub(crate) use release::EndOutcome;
 pub(crate) use turn::Turn;
 
@@ -66,6 +67,7 @@ pub(crate) struct Local {
     name: Name,
     events: EventSink,
     bounds: HandoffBounds,
+    counts: SubscriberCounts,
     channel: OnceLock<Arc<Channel>>,
     rw_channel: OnceLock<Arc<Channel>>,
     permits_channel: OnceLock<Arc<Channel>>,
@@ -115,11 +117,17 @@ impl fmt::Debug for Local {
 impl RefUnwindSafe for Local {}
 
 impl Local {
-    pub(crate) fn new(name: Name, events: EventSink, bounds: HandoffBounds) -> Local {
+    pub(crate) fn new(
+        name: Name,
+        events: EventSink,
+        bounds: HandoffBounds,
+        counts: SubscriberCounts,
+    ) -> Local {
         Local {
             name,
             events,
             bounds,
+            counts,
             channel: OnceLock::new(),
             rw_channel: OnceLock::new(),
             permits_channel: OnceLock::new(),

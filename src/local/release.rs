@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::command::call::ConnectionId;
 use crate::command::owner::ThreadId;
-use crate::kind::rules::{KindRules, ListensTo};
+use crate::kind::rules::{KindRules, ListensTo, Queueing};
 use crate::listener::channels::{Channel, SubscriptionState};
 use crate::local::Local;
+use crate::local::fairness::Rivals;
 use crate::local::hold::{Hold, HoldStatus};
 use crate::local::state::{HandOff, UnansweredRelease};
 use crate::local::table::HoldShare;
@@ -95,24 +96,39 @@ impl Local {
         state.unanswered.retain(|release| release.hold != hold.id());
     }
 
-    /// Notes the number of subscribers that received the message of a release.
+    /// Returns the number of subscribers that received the message of a release, if it is known.
+    ///
+    /// A node of a cluster without sharded pub/sub counts only its own subscribers.
+    pub(crate) fn subscribers(&self, rules: &dyn KindRules, counted: u64) -> Option<u64> {
+        let has_message = !matches!(rules.listens_to(), ListensTo::Nothing | ListensTo::Grants);
+        (!has_message || self.counts.are_complete()).then_some(counted)
+    }
+
+    /// Notes the number of subscribers that received the message of a release; `None` if it is
+    /// unknown.
     ///
     /// The listener of this process may be one of them. The release of a queue lock tells nothing:
     /// it may have granted the lock to a caller of this process.
-    pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: u64) {
+    pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: Option<u64>) {
         let listens = rules.listens_to();
-        // Waiting readers of this process compete with its writers, so they count as others.
+        // Readers and named holders of this process that wait compete with each other and with the
+        // head of its queue, so they count as others.
+        let competes = listens == ListensTo::ReadWrite || rules.queueing() == Queueing::None;
         let is_own = |channel: &Arc<Channel>| {
-            let competes = listens == ListensTo::ReadWrite && channel.has_waiting_callers();
-            channel.subscription() == SubscriptionState::Subscribed && !competes
+            channel.subscription() == SubscriptionState::Subscribed
+                && !(competes && channel.has_waiting_callers())
         };
-        let own = self.known_channel(listens).is_some_and(is_own);
-        let mut state = self.state.lock();
-        match listens {
-            ListensTo::Nothing => state.fairness.released_silently(),
-            ListensTo::Grants => {}
-            _ => state.fairness.heard(subscribers > u64::from(own)),
-        }
+        let rivals = match (listens, subscribers) {
+            (ListensTo::Grants, _) => return,
+            (ListensTo::Nothing, _) => Rivals::Polling,
+            (_, None) => Rivals::Unknown,
+            (_, Some(subscribers)) => {
+                let own = self.known_channel(listens).is_some_and(is_own);
+                let others = subscribers > u64::from(own);
+                if others { Rivals::Listening } else { Rivals::Absent }
+            }
+        };
+        self.state.lock().fairness.release_answered(rivals);
     }
 
     /// Turns one guard of the hold into a detached share, which counts as a guard does.

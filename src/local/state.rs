@@ -9,7 +9,7 @@ use crate::command::call::ConnectionId;
 use crate::command::owner::{HoldId, Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::kind::rules::OtherHold;
-use crate::local::fairness::Fairness;
+use crate::local::fairness::{Fairness, YieldsTo};
 use crate::local::hold::{HandoffBounds, Hold, HoldStatus, HoldTerms};
 use crate::local::queue::{Ticket, WaitQueue};
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldTable};
@@ -180,17 +180,16 @@ impl LocalState {
         !self.holds.iter().any(beside)
     }
 
-    /// Returns the turn of the head of the queue while no thread of this process holds the lock.
-    ///
-    /// A caller that does not wait never yields.
-    pub(super) fn turn_if_free(&mut self, now: Moment, bounds: &HandoffBounds) -> Turn {
-        let connection = self.unanswered_release();
-        if !self.queue.head().is_some_and(|(_, head)| head.request.waits) {
-            return Turn::AskWhenDue(connection);
-        }
-        match self.fairness.yield_until(now, bounds) {
-            Some(end) => Turn::Yield(end, connection),
-            None => Turn::AskWhenDue(connection),
+    /// Returns the turn of a caller that asks the server unless it has to yield.
+    pub(super) fn turn_to_ask(
+        &mut self,
+        now: Moment,
+        bounds: &HandoffBounds,
+        yields: YieldsTo,
+    ) -> Turn {
+        match self.fairness.yield_until(now, bounds, yields) {
+            Some(end) => Turn::Yield(end),
+            None => Turn::AskWhenDue(self.unanswered_release()),
         }
     }
 

@@ -6,6 +6,7 @@ use crate::kind::plain::Plain;
 use crate::kind::queued::Queued;
 use crate::listener::channels::SubscriptionState;
 use crate::local::table::HoldShare;
+use crate::util::clock::Patience;
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -17,7 +18,7 @@ fn at(micros: u64) -> Moment {
 fn local(max_handoffs: u32) -> Local {
     let name = Name::new("", "a".into()).expect("a good name");
     let bounds = HandoffBounds { max_handoffs, max_time: MILLI, min_remaining: Duration::ZERO };
-    Local::new(name, EventSink::default(), bounds)
+    Local::new(name, EventSink::default(), bounds, Default::default())
 }
 
 fn caller(waits: bool) -> Caller {
@@ -49,8 +50,10 @@ impl Local {
     /// Takes and releases the lock at `now`. Returns the end of the yield that was due.
     fn take(&self, waits: bool, now: Moment) -> Option<Moment> {
         let ticket = self.join(waits, now);
-        let yields = match self.turn(ticket, now) {
-            Turn::Yield(end, _) => Some(end),
+        let patience = if waits { Patience::Forever } else { Patience::None };
+        let caller = YieldsTo::of(patience, now);
+        let yields = match self.turn(ticket, now, caller) {
+            Turn::Yield(end) => Some(end),
             Turn::AskWhenDue(_) => None,
             other => panic!("not the head of the queue: {other:?}"),
         };
@@ -60,21 +63,23 @@ impl Local {
 }
 
 #[test]
-fn a_caller_that_does_not_wait_never_yields() {
+fn a_caller_that_does_not_wait_yields_only_to_processes_that_are_known_to_listen() {
     let local = local(0);
-    local.release_heard(&Plain, 1);
-    assert_eq!(local.take(true, at(0)), None);
-    assert_eq!(local.take(true, at(400)), None);
-    assert_eq!(local.take(false, at(500)), None);
-    assert_eq!(local.take(true, at(500)), Some(at(1000)));
+    local.release_heard(&Plain, Some(1));
+    assert_eq!(local.take(false, at(0)), None);
+    assert_eq!(local.take(false, at(400)), None);
+    assert_eq!(local.take(false, at(500)), Some(at(900)));
+    local.release_heard(&Plain, None);
+    assert_eq!(local.take(false, at(20_000)), None);
+    assert_eq!(local.take(true, at(20_000)), Some(at(20_500)));
 }
 
 #[test]
 fn a_refusal_ends_a_run() {
     let local = local(0);
-    local.release_heard(&Plain, 1);
+    local.release_heard(&Plain, Some(1));
     assert_eq!(local.take(true, at(0)), None);
-    local.refused(at(50), true);
+    local.refused(at(50), at(50), true);
     assert_eq!(local.take(true, at(400)), None);
     assert_eq!(local.take(true, at(600)), None);
     assert_eq!(local.take(true, at(900)), Some(at(1100)));
@@ -83,17 +88,17 @@ fn a_refusal_ends_a_run() {
 #[test]
 fn a_refusal_because_of_a_hold_of_this_process_does_not_end_a_run() {
     let local = local(0);
-    local.release_heard(&Plain, 1);
+    local.release_heard(&Plain, Some(1));
     let first = local.join(true, at(0));
     let hold = local.grant(first, at(0), Duration::ZERO);
     let next = local.join(true, at(0));
-    assert!(matches!(local.turn(next, at(50_000)), Turn::HeldHere));
-    local.refused(at(50_000), true);
+    assert!(matches!(local.turn(next, at(50_000), YieldsTo::Anybody), Turn::HeldHere));
+    local.refused(at(50_000), at(50_000), true);
     assert_eq!(
         local.end(&hold, HoldShare::Guard, || at(60_000), || ConnectionId::at(0, 0)),
         EndOutcome::Queued
     );
-    assert!(matches!(local.turn(next, at(60_000)), Turn::Yield(..)));
+    assert!(matches!(local.turn(next, at(60_000), YieldsTo::Anybody), Turn::Yield(_)));
 }
 
 #[test]
@@ -102,8 +107,8 @@ fn the_own_subscription_does_not_count_as_another_listener() {
     let channel = local.channel(ListensTo::Lock, &channels).expect("a plain lock has a channel");
     channel.set_subscription(SubscriptionState::Subscribed);
     for (subscribers, yields) in [(1, None), (2, Some(at(900)))] {
-        local.refused(at(0), true);
-        local.release_heard(&Plain, subscribers);
+        local.refused(at(0), at(0), true);
+        local.release_heard(&Plain, Some(subscribers));
         assert_eq!(local.take(true, at(0)), None);
         assert_eq!(local.take(true, at(400)), None);
         assert_eq!(local.take(true, at(500)), yields);
@@ -114,7 +119,7 @@ fn the_own_subscription_does_not_count_as_another_listener() {
 #[test]
 fn a_release_of_a_queue_lock_tells_nothing_about_other_listeners() {
     let local = local(0);
-    local.release_heard(&Queued, 1);
+    local.release_heard(&Queued, Some(1));
     assert_eq!(local.take(true, at(0)), None);
     assert_eq!(local.take(true, at(400)), None);
     assert_eq!(local.take(true, at(500)), None, "no other process listens");
@@ -124,7 +129,7 @@ fn a_release_of_a_queue_lock_tells_nothing_about_other_listeners() {
 #[test]
 fn a_hold_of_a_queue_lock_belongs_to_no_run() {
     let local = local(0);
-    local.release_heard(&Plain, 1);
+    local.release_heard(&Plain, Some(1));
     let grant = Grant { rules: &Queued, ..Grant::owned(at(0), at(0) + SECOND) };
     let hold = local.granted(None, &caller(true), grant, SECOND);
     let end = local.end(&hold, HoldShare::Guard, || at(30_000), || ConnectionId::at(0, 0));

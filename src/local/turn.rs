@@ -9,6 +9,7 @@ use crate::command::owner::HoldId;
 use crate::error::Error;
 use crate::kind::rules::ListensTo;
 use crate::local::Local;
+use crate::local::fairness::YieldsTo;
 use crate::local::hold::Hold;
 use crate::local::queue::Ticket;
 use crate::local::waiters::{WaiterGrant, WaiterNews};
@@ -33,8 +34,8 @@ pub(crate) enum Turn {
     /// Ask the server at once, because a poll found the lock free or got no reply. `held_here`
     /// is set if a thread of this process has a valid hold all the same.
     AskAtOnce { connection: Option<ConnectionId>, held_here: bool },
-    /// The same as `AskWhenDue`, but not before this moment: the process yields to others.
-    Yield(Moment, Option<ConnectionId>),
+    /// Do not ask before this moment: the process yields to others.
+    Yield(Moment),
     /// Done: the hold was handed off to the caller.
     HandedOff(Arc<Hold>),
     /// A server has granted the lock to the caller by message.
@@ -43,14 +44,14 @@ pub(crate) enum Turn {
 
 impl Local {
     /// Returns the next step of a caller that is in no queue of this process.
-    pub(crate) fn turn_unqueued(&self, hold: HoldId, now: Moment) -> Turn {
+    pub(crate) fn turn_unqueued(&self, hold: HoldId, now: Moment, yields: YieldsTo) -> Turn {
         let mut state = self.state.lock();
         let lost = state.end_expired(now);
         let connection = state.unanswered_release();
         let turn = match state.waiters.take_news(hold.number()) {
             WaiterNews::Granted(grant) => Turn::Granted(grant),
             WaiterNews::MustAsk => Turn::AskAtOnce { connection, held_here: false },
-            WaiterNews::None => Turn::AskWhenDue(connection),
+            WaiterNews::None => state.turn_to_ask(now, &self.bounds, yields),
         };
         drop(state);
         self.report_lost(lost);
@@ -58,7 +59,7 @@ impl Local {
     }
 
     /// Returns the next step of the caller with this ticket.
-    pub(crate) fn turn(&self, ticket: Ticket, now: Moment) -> Turn {
+    pub(crate) fn turn(&self, ticket: Ticket, now: Moment, yields: YieldsTo) -> Turn {
         let mut state = self.state.lock();
         if let Some(hold) = state.take_handed_off(ticket) {
             return Turn::HandedOff(hold);
@@ -71,21 +72,27 @@ impl Local {
         let turn = match mem::take(&mut state.may_be_free) {
             true => Turn::AskAtOnce { connection: state.unanswered_release(), held_here },
             false if held_here => Turn::HeldHere,
-            false => state.turn_if_free(now, &self.bounds),
+            false => state.turn_to_ask(now, &self.bounds, yields),
         };
         drop(state);
         self.report_lost(lost);
         turn
     }
 
-    /// Notes a refusal: another process holds the lock, unless this one does.
+    /// Returns the moment until which such a caller must not ask, if it has to yield.
+    pub(crate) fn yield_until(&self, yields: YieldsTo, now: Moment) -> Option<Moment> {
+        self.state.lock().fairness.yield_until(now, &self.bounds, yields)
+    }
+
+    /// Notes a refusal of an acquire that was sent at `sent`: another process holds the lock,
+    /// unless this one does.
     ///
     /// Returns whether the caller has to start the polls of the watchdog: `needs_polls` is set, and
     /// no polls run yet.
-    pub(crate) fn refused(&self, now: Moment, needs_polls: bool) -> bool {
+    pub(crate) fn refused(&self, sent: Moment, now: Moment, needs_polls: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_held(now) {
-            state.fairness.end_run();
+            state.fairness.refused(sent);
         }
         let last_error = state.last_error.take();
         let starts = needs_polls && !state.polled;

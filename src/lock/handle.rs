@@ -32,8 +32,9 @@ use crate::kind::queued::Queued;
 use crate::kind::rules::{LockKind, LockRules};
 use crate::kind::spin::Spin;
 use crate::listener::channels::Channel;
+use crate::local::YieldsTo;
 use crate::stats::Label;
-use crate::util::clock;
+use crate::util::clock::{self, Moment};
 
 pub(crate) use shared::{SharedHandle, endless_wait_ended};
 
@@ -373,6 +374,11 @@ impl<K: LockKind> Lock<K> {
             context.local.blocks_own_thread(self.rules(), owned, clock::now())
         };
         self.shared.context().is_ok_and(blocks)
+    }
+
+    /// Returns the moment until which a caller has to yield, if it has to.
+    pub(crate) fn yield_until(&self, yields: YieldsTo, now: Moment) -> Option<Moment> {
+        self.shared.context().ok()?.local.yield_until(yields, now)
     }
 
     /// Returns the channel that the waiters of this kind share; `None` if they share none.

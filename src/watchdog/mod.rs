@@ -410,7 +410,7 @@ mod tests {
 
     fn local() -> Arc<Local> {
         let name = Name::new("", "a".into()).expect("a good name");
-        Arc::new(Local::new(name, EventSink::default(), Default::default()))
+        Arc::new(Local::new(name, EventSink::default(), Default::default(), Default::default()))
     }
 
     /// A thread sets the timer of a fixed lease while another makes the hold renewed.

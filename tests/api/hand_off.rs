@@ -1,7 +1,7 @@
 //! Local hand-off: a hold passes from thread to thread of one process without a command.
 
 use crate::harness::process::{self, Role};
-use crate::harness::{ChildProcess, Server, eventually, join, owner, sleeping};
+use crate::harness::{ChildProcess, Server, StopsOnDrop, eventually, join, owner, sleeping};
 use leasehold::{Builder, CancelToken, Client, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -283,15 +283,6 @@ fn wait_for_the_lock(role: &Role) {
     let meanwhile = count() - before;
     guard.unlock().expect("the lock is held");
     role.say(&meanwhile.to_string());
-}
-
-/// Sets the flag when it is dropped, also if the test fails.
-struct StopsOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopsOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Counts the holds of this process while another process waits for the lock.

@@ -11,6 +11,7 @@ mod detached;
 mod errors;
 mod events;
 mod exact_deadlines;
+mod fairness;
 mod force_unlock;
 mod hand_off;
 mod holders;

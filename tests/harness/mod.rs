@@ -24,6 +24,7 @@
 //! | `bare.rs` | direct calls of the scripts in `lua/` |
 //! | `redisson.rs` | Redisson's operations on semaphores and latches, in bare scripts |
 //! | `subject.rs` | the verbs of all kinds of locks, as a trait |
+//! | `turns.rs` | a loop that takes a lock again and again, beside a caller that waits |
 //! | `synchronizers.rs` | semaphores and latches that are taken, awaited, and free again |
 //! | `queued.rs` | waiters of queue locks, and questions about their queues |
 //! | `elections.rs` | candidates, leaders and observers of an election |
@@ -64,6 +65,7 @@ pub mod spawned;
 pub mod subject;
 pub mod synchronizers;
 pub mod trickle;
+pub mod turns;
 pub mod wait;
 mod watcher;
 
@@ -78,4 +80,5 @@ pub use proxy::{Connections, Direction, Flow, Proxy};
 pub use replicated::Replicated;
 pub use server::Server;
 pub use trickle::Trickle;
+pub use turns::{StopsOnDrop, holds_during_waits};
 pub use wait::{eventually, eventually_some, in_time, join, sleeping};

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::harness::wait::holds_within;
 use crate::harness::{
-    Cluster, Direction, Flow, Impostor, Members, Proxy, Server, eventually, exists, in_time, join,
-    owner, pttl, sleeping,
+    Cluster, Direction, Flow, Impostor, Members, Proxy, Server, eventually, exists,
+    holds_during_waits, in_time, join, owner, pttl, sleeping,
 };
-use leasehold::{Builder, Client, Events, Lost, LostReason, MultiLock, ReadGuard, Sharding};
+use leasehold::{
+    Builder, Client, Events, Lost, LostReason, MultiLock, ReadGuard, Released, Sharding,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -104,6 +106,44 @@ fn locks_of_all_kinds_are_kept_by_the_nodes_of_their_slots() {
         |command: &str| cluster.nodes().iter().filter(|node| node.calls(command) > 0).count();
     let counts = (nodes("spublish"), nodes("publish"));
     assert_eq!(counts, if automatic(&cluster) == Sharding::On { (3, 0) } else { (0, 3) });
+}
+
+/// Keeps `heard_by` of each release.
+struct Releases(Sender<Option<u64>>);
+
+impl Events for Releases {
+    fn released(&self, released: &Released) {
+        let _ = self.0.send(released.heard_by);
+    }
+}
+
+/// Without shard channels a node counts only its own subscribers, and the waiter may be at another.
+#[test]
+fn a_holder_in_a_loop_yields_to_waiters_on_every_node() {
+    const TURNS: usize = 5;
+    let cluster = Cluster::start(3, 0);
+    for sharding in [Sharding::Auto, Sharding::Off] {
+        let (sender, releases) = mpsc::channel();
+        let client = |builder: Builder| builder.sharding(sharding).build().expect("it is well");
+        let (here, there) =
+            (client(builder(&cluster).events(Releases(sender))), client(builder(&cluster)));
+        for node in 0..3 {
+            let name = name_on(&cluster, node);
+            let take = || Some(here.lock(&name).lock().expect("the cluster is well"));
+            let wait = || {
+                let guard = there.lock(&name).try_lock_for(MINUTE).expect("an answer");
+                guard.expect("the loop yields").unlock().expect("held");
+            };
+            let passed = holds_during_waits(TURNS, take, wait);
+            println!("{sharding:?}, node {node}: {passed} holds in {TURNS} waits");
+            // Without evidence a run is 5 ms. On a busy machine the waiter misses some yields.
+            assert!(passed <= TURNS * 400, "{passed} holds in {TURNS} waits");
+            let known = if sharding == Sharding::Off { Sharding::Off } else { automatic(&cluster) };
+            let is_known = |heard_by: Option<u64>| heard_by.is_some();
+            let is_right = |heard_by| is_known(heard_by) == (known == Sharding::On);
+            assert!(releases.try_iter().all(is_right), "{sharding:?}");
+        }
+    }
 }
 
 #[test]

@@ -71,7 +71,12 @@ impl Process {
         let name = Name::new("", "model".into()).expect("a good name");
         Arc::new(Process {
             server: Arc::clone(server),
-            local: Local::new(name, EventSink::default(), HandoffBounds::default()),
+            local: Local::new(
+                name,
+                EventSink::default(),
+                HandoffBounds::default(),
+                Default::default(),
+            ),
             channels,
             listener,
             idle_listener,

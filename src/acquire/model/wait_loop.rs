@@ -10,7 +10,7 @@ use crate::listener::channels::{Channel, ListenerSession, Registration, Subscrip
 use crate::local::hold::{self, Grant, Hold};
 use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
-use crate::local::{Caller, Local, Turn};
+use crate::local::{Caller, Local, Turn, YieldsTo};
 use crate::util::clock::Moment;
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,7 +168,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
     fn wait(&mut self) -> Result<Option<Arc<Hold>>, CallFailed> {
         loop {
             let now = self.environment.now();
-            let turn = self.environment.local().turn(self.ticket, now);
+            let turn = self.environment.local().turn(self.ticket, now, YieldsTo::Nobody);
             if let Turn::HandedOff(hold) = turn {
                 if let Some(hold) = self.take_handed_off(hold, now)? {
                     return Ok(Some(hold));
@@ -242,7 +242,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
                 self.schedule.is_due_while_held_here(self.environment.now());
                 polls
             }
-            Turn::AskWhenDue(_) | Turn::Yield(..) => {
+            Turn::AskWhenDue(_) | Turn::Yield(_) => {
                 self.schedule.end_pauses(polls);
                 self.schedule.is_due(self.environment.now(), message_count)
             }
@@ -265,9 +265,13 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         let requests_subscription = self.look_at_channel();
         let sent = self.environment.now();
         let (connection, free_here) = match turn {
-            Turn::AskWhenDue(connection) | Turn::Yield(_, connection) => (*connection, true),
+            Turn::AskWhenDue(connection) => (*connection, true),
             Turn::AskAtOnce { connection, held_here } => (*connection, !held_here),
-            Turn::HeldHere | Turn::Behind | Turn::HandedOff(_) | Turn::Granted(_) => (None, false),
+            Turn::HeldHere
+            | Turn::Behind
+            | Turn::HandedOff(_)
+            | Turn::Granted(_)
+            | Turn::Yield(_) => (None, false),
         };
         let reply_lost = self.options.reply_lost;
         let attempt = Attempt { connection, free_here, requests_subscription, reply_lost };
@@ -279,7 +283,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
                 Err(CallFailed)
             }
             AttemptOutcome::Refused => {
-                self.environment.local().refused(self.environment.now(), self.options.waits);
+                self.environment.local().refused(sent, self.environment.now(), self.options.waits);
                 self.refused();
                 Ok(None)
             }

@@ -7,7 +7,7 @@ use crate::events::EventSink;
 use crate::kind::queued::Queued;
 use crate::local::hold::Grant;
 use crate::local::table::{EntryRequest, HoldShare};
-use crate::local::{Caller, EndOutcome, Turn};
+use crate::local::{Caller, EndOutcome, Turn, YieldsTo};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,7 @@ fn base(sent: Moment, token_bound: u64) -> GrantBase {
 
 fn local() -> Local {
     let name = Name::new("", "a".into()).expect("a good name");
-    Local::new(name, EventSink::default(), Default::default())
+    Local::new(name, EventSink::default(), Default::default(), Default::default())
 }
 
 /// Returns a lock for which a caller waits, whose first acquire was sent at zero seconds.
@@ -304,11 +304,11 @@ fn a_waiting_caller_learns_its_news_at_its_turn() {
     let local = local();
     let id = crate::command::owner::HoldId::next();
     local.await_grant(id.number(), &Queued, &Parker::mine(), base(at(0), 0));
-    assert!(matches!(local.turn_unqueued(id, at(1)), Turn::AskWhenDue(None)));
+    assert!(matches!(local.turn_unqueued(id, at(1), YieldsTo::Anybody), Turn::AskWhenDue(None)));
     local.ask_again();
-    assert!(matches!(local.turn_unqueued(id, at(1)), Turn::AskAtOnce { .. }));
+    assert!(matches!(local.turn_unqueued(id, at(1), YieldsTo::Anybody), Turn::AskAtOnce { .. }));
     local.by_message(&message(id.number(), 5));
-    assert!(matches!(local.turn_unqueued(id, at(1)), Turn::Granted(_)));
+    assert!(matches!(local.turn_unqueued(id, at(1), YieldsTo::Anybody), Turn::Granted(_)));
 }
 
 /// The clock of the former server may have been ahead, so its tokens cannot be compared.

@@ -67,7 +67,9 @@ impl<K: LockKind> Lock<K> {
     /// most. One round trip; none if this thread already holds the lock, or if another thread of
     /// this process holds it or waits for it. Calls for fair locks, queue locks, readers and named
     /// holders always ask the server. Also returns `None`, without a round trip, if this thread
-    /// holds the lock as another kind or under another holder name.
+    /// holds the lock as another kind or under another holder name, and while this process leaves
+    /// the lock to another one: for two round trips (at most 20 ms) after its last release, if it
+    /// has held the lock again and again and another process received the message of that release.
     ///
     /// # Errors
     /// The errors of [`lock`](Lock::lock), except [`is_deadlock`](crate::Error::is_deadlock).
@@ -86,7 +88,8 @@ impl<K: LockKind> Lock<K> {
 
     /// Blocks until this thread holds the lock; returns `None` after `timeout`.
     ///
-    /// Waits as [`lock`](Lock::lock) does. A free lock is taken even if `timeout` is zero.
+    /// Waits as [`lock`](Lock::lock) does. A free lock is taken even if `timeout` is zero, unless
+    /// this process leaves it to another one, as for [`try_lock`](Lock::try_lock).
     /// `Duration::MAX` waits without limit. The call returns at most 100 ms after its deadline,
     /// whatever the server does. A request without an answer is undone in the background.
     ///
@@ -112,7 +115,7 @@ impl<K: LockKind> Lock<K> {
     /// Blocks until this thread holds the lock; returns `None` after `deadline`.
     ///
     /// Like [`try_lock_for`](Lock::try_lock_for), for several calls that share one deadline. A free
-    /// lock is taken even if the deadline has passed.
+    /// lock is taken even if the deadline has passed, with the same exception.
     ///
     /// # Errors
     /// The errors of [`try_lock_for`](Lock::try_lock_for).

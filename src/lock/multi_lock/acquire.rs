@@ -130,7 +130,7 @@ impl MultiAcquire<'_> {
         }
         while let Some(next) = holds.iter().position(Option::is_none) {
             let group = self.group(next, &holds);
-            match self.take(&group)? {
+            match self.take(&group, first.is_some())? {
                 MultiOutcome::Refused(position) => {
                     return Ok(Some(MultiOutcome::Refused(group[position])));
                 }
@@ -163,9 +163,14 @@ impl MultiAcquire<'_> {
     }
 
     /// Takes the whole group, or only its first lock if the server refuses the batch.
-    fn take(&self, group: &[usize]) -> Result<MultiOutcome> {
-        let without_waiting = |at: &usize| self.calls[*at].with_patience(Patience::None);
-        let calls: Vec<_> = group.iter().map(without_waiting).collect();
+    ///
+    /// A caller that was refused before does not yield again.
+    fn take(&self, group: &[usize], was_refused: bool) -> Result<MultiOutcome> {
+        let mut calls: Vec<_> =
+            group.iter().map(|at| self.calls[*at].with_patience(Patience::None)).collect();
+        if was_refused {
+            calls.iter_mut().for_each(|call| call.options.yields_by = None);
+        }
         match &calls[..] {
             [single] => take_single(single),
             [first, ..] => match batch::take(&calls) {

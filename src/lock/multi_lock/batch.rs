@@ -27,6 +27,9 @@ pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
     for (position, call) in calls.iter().enumerate() {
         match call.enter(clock::now())? {
             CallEntry::Held(handle) => holds.push((position, handle)),
+            CallEntry::Candidate(_) if call.has_to_yield() => {
+                return Ok(MultiOutcome::Refused(position));
+            }
             CallEntry::Candidate(candidate) => candidates.push((position, candidate)),
             CallEntry::Refused => return Ok(MultiOutcome::Refused(position)),
         }
@@ -138,7 +141,7 @@ impl<'a> BatchAcquire<'a> {
         }
         let refused = usize::try_from(*number).unwrap_or_default().saturating_sub(1);
         let Some((position, candidate)) = self.candidates.get(refused) else { return Ok(Some(0)) };
-        candidate.call.context.local.refused(clock::now(), false);
+        candidate.call.context.local.refused(reply.sent, clock::now(), false);
         Ok(Some(*position))
     }
 

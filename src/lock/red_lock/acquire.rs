@@ -3,7 +3,7 @@
 //! A caller joins the queue of its process. While it is behind the head it sleeps. At the head:
 //! 1. A thread of this process holds the lock: the caller sleeps until that hold ends, and polls
 //!    the servers ([`HoldPoll`]), since the lock may have been freed there.
-//! 2. Otherwise it asks all servers at the same time ([`Ballot`]). With a majority of grants it
+//! 2. Otherwise it yields, if callers of other processes wait (`local/fairness.rs`), or asks all servers at the same time ([`Ballot`]). With a majority of grants it
 //!    holds the lock. Otherwise it releases the minority of grants.
 //! 3. After the first refusal it subscribes to the channels of all servers and asks again at once,
 //!    since a message may have passed before. After a later refusal it sleeps until a message
@@ -22,6 +22,7 @@ use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Kind, Waited};
 use crate::kind::plain::Plain;
 use crate::listener::channels::{Channel, MessageCount, Registration};
+use crate::local::YieldsTo;
 use crate::local::queue::Ticket;
 use crate::lock::handle::Lock;
 use crate::lock::red_lock::ballot::{Ballot, BallotLimits};
@@ -124,7 +125,9 @@ impl<'a> RedAcquire<'a> {
         loop {
             self.lock.check_not_ended()?;
             let turn = self.lock.local.turn(self.ticket);
+            let yields_until = self.yields_until().filter(|_| matches!(turn, RedTurn::Ask));
             if matches!(turn, RedTurn::Ask)
+                && yields_until.is_none()
                 && let Some(hold) = self.ask()?
             {
                 return Ok(Some(hold));
@@ -133,6 +136,10 @@ impl<'a> RedAcquire<'a> {
             if self.patience.is_over(clock::now()) {
                 let error = self.retries.error.take().or_else(|| self.lock.local.last_error());
                 return error.map_or(Ok(None), Err);
+            }
+            if let Some(end) = yields_until {
+                self.parker.park_until(end.min(self.patience.end()));
+                continue;
             }
             self.record.waits(started);
             let warning = self.warn_of_own_guard(started);
@@ -146,6 +153,19 @@ impl<'a> RedAcquire<'a> {
                 RedTurn::Ask => self.sleep(),
             }
         }
+    }
+
+    /// Returns the moment until which the call yields to callers of other processes, if it does.
+    ///
+    /// The call yields for all servers together: the servers' own calls do not.
+    fn yields_until(&self) -> Option<Moment> {
+        if self.retries.refusals > 0 {
+            return None;
+        }
+        let now = clock::now();
+        let yields = YieldsTo::of(self.patience, now);
+        let members = self.lock.members.iter();
+        members.filter_map(|member| member.lock.yield_until(yields, now)).max()
     }
 
     /// Warns of a long wait for an owned guard that this thread took. Returns the next check.
@@ -361,6 +381,7 @@ fn acquire_member(
         on_behalf: Some(holder),
         return_by,
         cancel,
+        yields_by: None,
         ..AcquireOptions::new(Patience::None)
     };
     match lock.acquire_call(&options)?.acquire() {
