@@ -114,7 +114,7 @@ enum LookStep {
     Leader(Generation),
     /// For the client record of this leader, which counts if it comes until that moment.
     Record {
-        leader: Leader,
+        leader: Box<Leader>,
         until: Moment,
     },
 }
@@ -235,7 +235,7 @@ impl Observation {
             LookStep::Idle => {}
             LookStep::Leader(sent) if *sent != generation => {}
             LookStep::Record { leader, until } if *until <= now => {
-                self.publish(Some(leader.clone()));
+                self.publish(Some(Leader::clone(leader)));
             }
             LookStep::Leader(_) | LookStep::Record { .. } => return None,
         }
@@ -268,7 +268,7 @@ impl Observation {
                     self.is_forbidden = error.code() == Some("NOPERM");
                     self.log_failure(&error);
                 }
-                self.publish(Some(leader));
+                self.publish(Some(*leader));
                 None
             }
         }
@@ -297,7 +297,7 @@ impl Observation {
         let query = found.as_ref().and_then(Leader::record_query);
         match (found, query.filter(|_| !self.is_forbidden)) {
             (Some(leader), Some(query)) => {
-                let until = clock::now() + RECORD_PATIENCE;
+                let (leader, until) = (Box::new(leader), clock::now() + RECORD_PATIENCE);
                 Some(self.ask(LookStep::Record { leader, until }, query))
             }
             (found, _) => {
