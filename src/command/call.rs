@@ -115,6 +115,11 @@ impl Call {
         self.bytes.get(self.key.clone()?)
     }
 
+    /// Returns whether the command calls a script that changes keys or sends messages.
+    pub(crate) fn runs_writing_script(&self) -> bool {
+        self.script.is_some_and(|script| !script.only_reads())
+    }
+
     /// Has the script publish its release message to the shards of a cluster.
     ///
     /// A script without a release message stays as it is; the sharded form cannot be joined.

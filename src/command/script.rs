@@ -149,6 +149,20 @@ impl Script {
         Script { name, source, join_code, digest: OnceLock::new(), sharded: OnceLock::new() }
     }
 
+    /// Returns whether the script changes no key and sends no message.
+    pub(crate) fn only_reads(&self) -> bool {
+        let reading = [
+            &LEADER_LOOK,
+            &READ_TTL,
+            &WRITE_TTL,
+            &SEMAPHORE_INFO,
+            &LATCH_LOOK,
+            &LOCK_INFO,
+            &POLL_MANY,
+        ];
+        reading.iter().any(|script| script.name == self.name)
+    }
+
     /// Returns the text that `SCRIPT LOAD` sends.
     pub(crate) fn source(&self) -> &str {
         &self.source
@@ -184,6 +198,47 @@ mod tests {
         // The first example of FIPS 180.
         assert_eq!(script.digest(), "a9993e364706816aba3e25717850c26c9cd0d89d");
         assert!(std::ptr::eq(script.digest(), script.digest()), "computed once");
+    }
+
+    #[test]
+    fn scripts_that_only_read_call_no_command_that_writes() {
+        const READS: [&str; 16] = [
+            "exists",
+            "get",
+            "hexists",
+            "hget",
+            "hgetall",
+            "hkeys",
+            "hlen",
+            "hmget",
+            "lrange",
+            "pttl",
+            "time",
+            "type",
+            "zcard",
+            "zcount",
+            "zrange",
+            "zrangebyscore",
+        ];
+        let reads = |call: &str| READS.iter().any(|name| call.starts_with(&format!("{name}'")));
+        let only_reads = |script: &Script| {
+            let calls = script.source().split("call('").skip(1);
+            calls.into_iter().all(reads)
+        };
+        for script in [
+            &LEADER_LOOK,
+            &READ_TTL,
+            &WRITE_TTL,
+            &SEMAPHORE_INFO,
+            &LATCH_LOOK,
+            &LOCK_INFO,
+            &POLL_MANY,
+        ] {
+            assert!(script.only_reads() && only_reads(script), "{}", script.name);
+        }
+        for script in [&PLAIN_ACQUIRE, &PLAIN_RENEW, &QUEUE_HEARTBEAT, &COUNT_UNDO, &CALL_MANY] {
+            assert!(!script.only_reads() && !only_reads(script), "{}", script.name);
+        }
     }
 
     #[test]

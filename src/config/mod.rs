@@ -70,6 +70,7 @@ pub struct Builder {
     pub(crate) max_handoff_time: Duration,
     pub(crate) events: Option<Arc<dyn Events>>,
     pub(crate) min_replicas: (u32, Duration),
+    pub(crate) allow_replica: bool,
     pub(crate) audit_policy: AuditPolicy,
     pub(crate) sharding: Sharding,
     pub(crate) fair_waiter_timeout: Duration,
@@ -100,6 +101,7 @@ impl Default for Builder {
             max_handoff_time: Duration::from_millis(5),
             events: None,
             min_replicas: (0, Duration::from_secs(1)),
+            allow_replica: false,
             audit_policy: AuditPolicy::default(),
             sharding: Sharding::default(),
             fair_waiter_timeout: Duration::from_secs(300),
@@ -353,6 +355,24 @@ impl Builder {
         self
     }
 
+    /// Sets whether a [`single`](Builder::single) server may be a replica.
+    ///
+    /// Default: false. A replica that accepts writes (`replica-read-only no`) grants locks that its
+    /// master grants too, and loses them at its next synchronization. So the client sends no
+    /// command that changes a lock, a semaphore or a latch to a server that reports the role of
+    /// replica; the verb returns the error of a replica that is read-only ([`code`](Error::code)
+    /// `READONLY`, retryable), and calls that already wait go on. Queries work. Set this to true
+    /// only if no program takes locks at the master.
+    ///
+    /// The client reads the role with each new connection, and before a verb fails. If a server
+    /// becomes a replica that accepts writes and keeps its connections, the client notices at its
+    /// next new connection. Sentinel never leads to a replica, and the replicas of a cluster name
+    /// the master.
+    pub fn allow_replica(mut self, allow_replica: bool) -> Builder {
+        self.allow_replica = allow_replica;
+        self
+    }
+
     /// Sets the reaction to server settings that endanger locks.
     ///
     /// Default: Report. An audit takes one round trip, once per server, and again for a server that
@@ -362,6 +382,7 @@ impl Builder {
     /// - evicts keys;
     /// - keeps no data on disk;
     /// - grants locks while it is cut off from its replicas;
+    /// - is a replica;
     /// - is older than Redis 6.2;
     /// - has a clock that differs by more than 5 s;
     /// - is a cluster node and was given to [`single`](Builder::single) (never refused).
@@ -528,6 +549,7 @@ impl fmt::Debug for Builder {
             .field("local_handoff", &(self.max_handoffs, self.max_handoff_time))
             .field("events", &self.events.is_some())
             .field("min_replicas", &self.min_replicas)
+            .field("allow_replica", &self.allow_replica)
             .field("audit_policy", &self.audit_policy)
             .field("sharding", &self.sharding)
             .field("fair_waiter_timeout", &self.fair_waiter_timeout)

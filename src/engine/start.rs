@@ -32,6 +32,7 @@ use crate::pool::router::Router;
 use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
 use crate::topology::failover::{FailoverMonitor, ServerObserver};
+use crate::topology::route::Route;
 use crate::util::log_lines::LINES;
 use crate::util::sync::Mutex;
 use crate::util::{clock, log_target};
@@ -143,6 +144,8 @@ impl Startup {
             size: settings.pool_size,
             timeouts: PoolTimeouts { shared: self.timeouts, private, queue },
             replicas: settings.min_replicas.0,
+            // Sentinels name masters only, and the replicas of a cluster redirect.
+            refuses_replica: matches!(deployment.route, Route::To(_)) && !settings.allow_replica,
             longest_repeat: settings.poll_interval,
             events: self.sink.clone(),
         }

@@ -373,6 +373,15 @@ impl Error {
         Error::new(ErrorKind::Connection, message)
     }
 
+    /// Returns the error for a request that is not sent because the server is a replica.
+    ///
+    /// A replica that accepts no writes refuses the request with the same code.
+    pub(crate) fn replica() -> Error {
+        let message = "the server reports the role of replica, and its master may grant the same \
+                       lock (connect to the master; Builder::allow_replica permits replicas)";
+        Error::new(ErrorKind::Server, message).with_code("READONLY")
+    }
+
     /// Returns the error for a server that sends no reply.
     pub(crate) fn timeout() -> Error {
         Error::new(ErrorKind::Timeout, "the server did not answer in time")

@@ -254,6 +254,7 @@ mod tests {
             size: 1,
             timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: none },
             replicas: 0,
+            refuses_replica: false,
             longest_repeat: none,
             events: EventSink::default(),
         };

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use crate::command::call::ConnectionId;
@@ -57,6 +57,8 @@ impl Connections {
             route,
             is_cluster_node,
             replicas: settings.replicas,
+            refuses_replica: settings.refuses_replica,
+            is_replica: AtomicBool::new(false),
             name: settings.name,
             process: settings.process,
             observer: Arc::clone(&background) as Arc<dyn ConnectionObserver>,
@@ -196,6 +198,7 @@ mod tests {
             size,
             timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: none },
             replicas: 0,
+            refuses_replica: true,
             longest_repeat: none,
             events: EventSink::default(),
         };

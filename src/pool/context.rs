@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::command::call::ConnectionId;
 use crate::error::{Error, Redirect, Result};
@@ -15,6 +16,10 @@ pub(crate) struct PoolContext {
     pub(crate) is_cluster_node: bool,
     /// How many replicas have to acknowledge commands that take or extend a lock.
     pub(crate) replicas: u32,
+    /// Whether the scripts of locks are refused on a server that reports the role of replica.
+    pub(crate) refuses_replica: bool,
+    /// Whether the last new connection led to a server on which they are refused.
+    pub(crate) is_replica: AtomicBool,
     /// The name of the client. Each connection adds numbers to it.
     pub(crate) name: String,
     /// The id of the process that may use the connections.
@@ -37,6 +42,18 @@ impl PoolContext {
             Some(server) => error.with_server(server),
             None => error,
         }
+    }
+
+    /// Stores the role that a new connection has found; returns whether writes are refused there.
+    pub(crate) fn found_replica(&self, is_replica: bool) -> bool {
+        let refuses = self.refuses_replica && is_replica;
+        self.is_replica.store(refuses, Ordering::Relaxed);
+        refuses
+    }
+
+    /// Returns whether the last new connection led to a server on which writes are refused.
+    pub(crate) fn is_at_replica(&self) -> bool {
+        self.is_replica.load(Ordering::Relaxed)
     }
 
     /// Returns an error in a forked child.

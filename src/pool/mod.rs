@@ -64,6 +64,8 @@ pub(crate) struct PoolSettings {
     pub(crate) timeouts: PoolTimeouts,
     /// How many replicas have to acknowledge commands that take or extend a lock.
     pub(crate) replicas: u32,
+    /// Whether the scripts of locks are refused on a server that reports the role of replica.
+    pub(crate) refuses_replica: bool,
     /// The longest interval for repeating a clean-up that a late command could undo.
     pub(crate) longest_repeat: Duration,
     pub(crate) events: EventSink,
@@ -256,7 +258,8 @@ impl Pool {
         // After the pool time-out in one queue the caller does not join another.
         let may_wait = !limit.is_over(clock::now())
             && failure.error.is_transient()
-            && !failure.error.is_pool_timeout();
+            && !failure.error.is_pool_timeout()
+            && failure.error.code() != Some("READONLY");
         match (self.connections.shortest_open().filter(|_| may_wait), failure) {
             (Some(other), Failure { unsent: Some(call), .. }) => {
                 self.wait(self.queue(*call, Target::Only(other)), limit)

@@ -59,6 +59,7 @@ fn settings() -> PoolSettings {
         size: 2,
         timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: Duration::MAX },
         replicas: 0,
+        refuses_replica: false,
         longest_repeat: Duration::MAX,
         events: EventSink::default(),
     }

@@ -6,7 +6,7 @@
 //! 2. Its reply completes it. A leader that leaves may write requests *ahead*, without reading
 //!    their replies. The next leader reads those before its own reply.
 //! 3. Some replies have the request written again (`in_flight.rs`): its script has to be
-//!    loaded, or the server is a read-only replica.
+//!    loaded, or the server is a replica.
 //! 4. If the connection breaks first, a new one is made at once. Requests without a reply are
 //!    written there once more, in the same order. The first copy may have run, so the reply
 //!    names an open copy (`EarlierCopies`). After a time-out nothing is written again, and a request
@@ -146,6 +146,7 @@ impl Pipeline {
         self.connection.as_ref().is_some_and(Connection::is_flushed)
             && !self.is_outdated()
             && self.in_flight.can_write_ahead()
+            && !self.in_flight.is_at_replica()
             && self.context.pool.check_process().is_ok()
     }
 
@@ -239,7 +240,9 @@ impl Pipeline {
     fn write(&mut self) -> ExchangeResult<()> {
         let Some(connection) = &mut self.connection else { return Ok(()) };
         self.buffer.clear();
+        let held_back = self.in_flight.hold_back();
         self.in_flight.pack(&mut self.buffer);
+        self.in_flight.unanswered.extend(held_back);
         match self.buffer.is_empty() {
             true => Ok(()),
             false => connection.write(&self.buffer),
@@ -263,6 +266,7 @@ impl Pipeline {
         let PipelineContext { id, pool, timeouts, .. } = &*self.context;
         let name = format!("{}:{}.{}", pool.name, id.connection, self.connects);
         let opened = pool.route.open(*timeouts, &name)?;
+        self.in_flight.refuses_writes = pool.found_replica(opened.conn.is_replica());
         self.in_flight.joiner.set_enabled(!pool.is_cluster_node);
         self.connection = Some(opened.conn);
         self.generation = opened.generation;

@@ -266,7 +266,7 @@ pub(super) struct Replay {
     pub(super) breaks: u8,
     /// How often the script of the request was loaded.
     pub(super) loads: u8,
-    /// A read-only replica has refused the request.
+    /// A replica has refused the request, or the request was held back from it.
     pub(super) sent_to_replica: bool,
 }
 

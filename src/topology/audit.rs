@@ -242,6 +242,7 @@ impl ServerFacts {
         let all = [
             self.eviction_finding(),
             self.persistence_finding(),
+            self.role_finding(),
             self.replica_finding(),
             self.version_finding(),
             self.clock_finding(),
@@ -266,6 +267,17 @@ impl ServerFacts {
         (snapshots.is_empty() && log == "no").then(|| {
             "keeps nothing on disk: a restart frees all held locks (appendonly no)".to_owned()
         })
+    }
+
+    fn role_finding(&self) -> Option<String> {
+        let is_replica = self.fact(["role", "role"])? != "master";
+        let [host, port] = ["host", "port"].map(|part| self.facts.get(&format!("master_{part}")));
+        let (host, port) = (host.filter(|_| is_replica)?, port?);
+        let accepts = match self.fact(["slave_read_only", "replica_read_only"]) {
+            Some("0") => "accepts writes, which it loses at its next synchronization",
+            _ => "accepts no writes",
+        };
+        Some(format!("is a replica of {host}:{port} and {accepts}: take locks at the master"))
     }
 
     fn replica_finding(&self) -> Option<String> {
@@ -355,6 +367,18 @@ mod tests {
         assert_eq!(findings.len(), words.len(), "{findings:?}");
         for (finding, word) in findings.iter().zip(words) {
             assert!(finding.contains(word), "{finding:?} does not contain {word:?}");
+        }
+    }
+
+    #[test]
+    fn a_replica_is_found_with_its_master() {
+        for (read_only, words) in [("1", "accepts no writes"), ("0", "accepts writes")] {
+            let info = format!(
+                "role:slave\r\nmaster_host:m\r\nmaster_port:6379\r\nslave_read_only:{read_only}\r\n"
+            );
+            let found = findings(vec![text(&info)]);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains("m:6379") && found[0].contains(words), "{found:?}");
         }
     }
 

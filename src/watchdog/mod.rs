@@ -373,6 +373,7 @@ mod tests {
             size: 1,
             timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: SECOND },
             replicas: 0,
+            refuses_replica: false,
             longest_repeat: SECOND,
             events: EventSink::default(),
         };

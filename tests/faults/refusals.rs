@@ -399,11 +399,12 @@ fn a_wait_continues_while_the_server_is_busy() {
 #[test]
 fn a_wait_continues_while_the_server_is_a_replica() {
     let _log_check = LogCheck::start();
-    for (stale, words, advice) in
-        [("yes", "READONLY", "master"), ("no", "MASTERDOWN", "try again later")]
-    {
-        let server =
-            Server::with(|config| config.line(format!("replica-serve-stale-data {stale}")));
+    for (line, words, advice) in [
+        ("replica-serve-stale-data yes", "role of replica", "Builder::allow_replica"),
+        ("replica-serve-stale-data no", "role of replica", "Builder::allow_replica"),
+        ("replica-read-only no", "role of replica", "Builder::allow_replica"),
+    ] {
+        let server = Server::with(|config| config.line(line));
         let proxy = Proxy::start(server.addr());
         let client = open(&server);
         limited(&client, "b").lock().and_then(Guard::unlock).expect("free");
@@ -413,7 +414,10 @@ fn a_wait_continues_while_the_server_is_a_replica() {
             both.atomic().cmd("PEXPIRE").arg("a").arg(20);
             both.cmd("REPLICAOF").arg("127.0.0.1").arg(1);
             both.query::<redis::Value>(&mut server.connection()).expect("an administrator may");
+            // A replica that accepts writes is noticed at the next connection.
+            server.client_kill_type("normal");
             let error = limited(&client, "b").lock().map(drop).expect_err("it is a replica");
+            assert_eq!(error.code(), Some("READONLY"), "{error}");
             assert_refused(&error, words, advice);
 
             let forwarded = || proxy.stats().traffic(Direction::Requests).forwarded;

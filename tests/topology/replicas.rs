@@ -3,7 +3,7 @@
 use crate::harness::{
     Replicated, Server, eventually, eventually_some, exists, in_time, owner, pttl,
 };
-use leasehold::{Builder, Client, Error, Events, MultiLock, RenewalFailed};
+use leasehold::{Audit, Builder, Client, Error, Events, MultiLock, RenewalFailed};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
@@ -280,4 +280,77 @@ fn a_connection_that_breaks_during_a_wait_for_replicas_costs_a_resend() {
         in_time("the lock is granted", waits).expect("acknowledged").expect("held");
     });
     assert!(!exists(pair.master(), "a"));
+}
+
+/// Starts a master with a replica that accepts writes.
+fn writable() -> Pair {
+    Pair { servers: Replicated::with(1, 0, |config| config.line("replica-read-only no")) }
+}
+
+#[test]
+fn a_replica_that_accepts_writes_grants_nothing_beside_its_master() {
+    let pair = writable();
+    let single = || Client::builder().single(pair.replica().url());
+    let (sender, findings) = mpsc::channel();
+    let client = single().events(Findings(sender)).build().expect("queries need the connection");
+    let held = pair.client(0, NO_TIME).lock("held").with_lease(MINUTE).lock().expect("free");
+    let refused = |error: leasehold::Error| {
+        assert_eq!((error.code(), error.is_retryable()), (Some("READONLY"), true), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("role of replica") && text.contains("allow_replica"), "{text}");
+        assert_eq!(error.server(), Some(pair.replica().addr().to_string()).as_deref());
+    };
+    refused(client.lock("a").try_lock().map(drop).expect_err("its master grants locks"));
+    refused(client.lock("a").lock().map(drop).expect_err("its master grants locks"));
+    refused(client.lock("a").with_holder("me").lock().map(drop).expect_err("as above"));
+    refused(client.fair_lock("a").lock().map(drop).expect_err("as above"));
+    refused(client.fenced_lock("a").lock().map(drop).expect_err("as above"));
+    refused(client.queue_lock("a").lock().map(drop).expect_err("as above"));
+    refused(client.spin_lock("a").lock().map(drop).expect_err("as above"));
+    refused(client.rw_lock("a").read().map(drop).expect_err("as above"));
+    refused(client.rw_lock("a").write().map(drop).expect_err("as above"));
+    refused(client.election("a").campaign().map(drop).expect_err("as above"));
+    refused(client.semaphore("a").with_permits(1).acquire().map(drop).expect_err("as above"));
+    refused(client.plain_semaphore("a").add_permits(1).expect_err("as above"));
+    refused(client.latch("a").try_set_count(1).map(drop).expect_err("as above"));
+    let both = MultiLock::new([client.lock("a"), client.lock("b")]);
+    refused(both.lock().map(drop).expect_err("as above"));
+    eventually("the replica has the lock of its master", || exists(pair.replica(), "held"));
+    assert!(client.lock("held").is_locked().expect("a query"));
+    assert_eq!(client.lock("held").holders().expect("a query").len(), 1);
+    assert!(client.lock("held").force_unlock().is_err(), "the master keeps the lock");
+    let keys = pair.replica().keys();
+    assert_eq!(
+        keys.iter().filter(|key| !key.starts_with("leasehold_client")).count(),
+        1,
+        "{keys:?}"
+    );
+    eventually("the role is a finding", || {
+        let is_role = |it: String| it.contains("is a replica of") && it.contains("accepts writes");
+        findings.try_iter().any(is_role)
+    });
+    held.unlock().expect("held");
+
+    let allowed = single().allow_replica(true).build().expect("the replica answers");
+    allowed.lock("a").lock().expect("the setting permits it").unlock().expect("held");
+}
+
+#[test]
+fn a_replica_that_becomes_the_master_grants_at_once() {
+    let pair = writable();
+    let client = Client::builder().single(pair.replica().url()).pool_size(2).build();
+    let client = client.expect("the replica answers");
+    client.lock("a").try_lock().map(drop).expect_err("its master grants locks");
+    pair.replica().ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    client.lock("a").try_lock().expect("a master").expect("free").unlock().expect("held");
+}
+
+/// Passes on the findings of the audit.
+struct Findings(Sender<String>);
+
+impl Events for Findings {
+    fn audit(&self, event: &Audit) {
+        // The test may have ended.
+        let _ = self.0.send(event.finding.to_string());
+    }
 }

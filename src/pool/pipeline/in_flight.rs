@@ -27,8 +27,10 @@ pub(super) struct InFlight {
     /// The last moment at which the connection broke with commands in flight.
     pub(super) broken_at: Moment,
     pub(super) joiner: CallJoiner,
-    /// A reply said that the server is a read-only replica.
+    /// A request was refused, or held back, because the server is a replica.
     pub(super) led_to_replica: bool,
+    /// Whether the connection leads to a replica, on which the scripts of locks are refused.
+    pub(super) refuses_writes: bool,
     /// The digest of a script that could not be loaded in this round, and the reason.
     pub(super) not_loaded: Option<(&'static str, Refusal)>,
 }
@@ -43,6 +45,7 @@ impl InFlight {
             broken_at: Moment::START,
             joiner: CallJoiner::default(),
             led_to_replica: false,
+            refuses_writes: false,
             not_loaded: None,
         }
     }
@@ -106,6 +109,39 @@ impl InFlight {
 
     fn first_unwritten(&self) -> usize {
         self.unanswered.partition_point(|request| request.written.is_some())
+    }
+
+    /// Returns whether this connection, or the last new one of the pool, refuses writes.
+    ///
+    /// A server that becomes a replica keeps its connections.
+    pub(super) fn is_at_replica(&self) -> bool {
+        self.refuses_writes || self.context.pool.is_at_replica()
+    }
+
+    /// Takes out the unwritten requests from the first one that this server must not run.
+    ///
+    /// A new connection may lead to a master, so they are written there. The requests for which a
+    /// new connection has led to a replica again fail here.
+    pub(super) fn hold_back(&mut self) -> VecDeque<Request> {
+        if !self.is_at_replica() {
+            return VecDeque::new();
+        }
+        let refused = |it: &Request| {
+            it.written.is_none() && it.call.runs_writing_script() && !it.is_of_pipeline()
+        };
+        if !self.led_to_replica {
+            let fails = |it: &Request| refused(it) && it.replay.sent_to_replica;
+            let (mut failed, rest) = self.unanswered.drain(..).partition::<VecDeque<_>, _>(fails);
+            self.unanswered = rest;
+            // The next attempt of a background request looks for a master again.
+            failed.iter_mut().for_each(|request| request.replay.sent_to_replica = false);
+            self.context.fail(failed, &Error::replica());
+        }
+        let Some(first) = self.unanswered.iter().position(refused) else { return VecDeque::new() };
+        self.led_to_replica = true;
+        let mut held_back = self.unanswered.split_off(first);
+        held_back.iter_mut().for_each(|request| request.replay.sent_to_replica = true);
+        held_back
     }
 
     /// Packs all unwritten requests and marks them as written. Drops abandoned ones.

@@ -8,7 +8,9 @@
 //! | any other | completes the request |
 //!
 //! `READONLY` comes from a replica: the server was a master, or its address has been given to
-//! another server. A new connection may lead to the master.
+//! another server. A new connection may lead to the master. On a replica that reports its role in
+//! the reply to `HELLO`, the requests that change locks are held back in the same way, whether or
+//! not the replica accepts writes.
 //!
 //! Requests run in order. Once a request has to be written again, the requests behind it are
 //! written again too, although they have replies: they ran too early.
@@ -173,6 +175,7 @@ impl PipelineContext {
     fn complete(&self, mut request: Request, reply: Result<CallReply>) {
         // The observer may have the request written again.
         request.written = None;
+        request.replay.sent_to_replica = false;
         let reply = reply.map_err(|error| self.pool.with_server(error));
         match (&mut request.reply_to, reply) {
             (ReplyTo::Caller(promise), reply) => {

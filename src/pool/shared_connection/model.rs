@@ -154,6 +154,8 @@ impl World {
         let context = PoolContext {
             route: Route::To(Arc::new(address.clone())),
             replicas: 0,
+            refuses_replica: false,
+            is_replica: std::sync::atomic::AtomicBool::new(false),
             is_cluster_node: false,
             name: "model".to_owned(),
             process: std::process::id(),
