@@ -2,8 +2,7 @@
 -- KEYS: n the lock's hash of each call
 -- ARGV: 1 two bytes per call: `a` to acquire or `r` to release, then the number of its arguments as
 --   a digit, 2 .. the arguments of all calls, in the order of KEYS
--- RETURNS: one reply per call: the reply of its script, -2 or -1 for instance; nil for a call that
---   failed, which the caller repeats alone
+-- RETURNS: one reply per call: the reply of its script, -2 or -1 for instance, or its error
 -- Atomic: each call by itself; one script costs the server less than one script per call.
 local calls, first, replies = ARGV[1], 2, {}
 
@@ -43,7 +42,13 @@ for position, lock in ipairs(KEYS) do
   local next_call = first + digit - zero
   -- A call that fails must not prevent the calls after it.
   local succeeded, reply = pcall(scripts[code], lock, unpack(ARGV, first, next_call - 1))
-  replies[position] = succeeded and reply
+  if not succeeded then
+    local text = type(reply) == 'table' and reply.err or reply
+    -- Redis before 7 begins the text with the place, which the client removes from such an error.
+    local wrapping = string.find(text, '^@user_script') and 'ERR Error running script: ' or ''
+    reply = { err = wrapping .. text }
+  end
+  replies[position] = reply
   first = next_call
 end
 return replies

@@ -144,7 +144,7 @@ impl HoldHandle {
         let reply = self.send_extension(lease, limit).inspect_err(unknown)?;
         let sent = reply.sent;
         if !watchdog::is_extended(reply).inspect_err(unknown)? {
-            self.context.local.lose(&self.hold);
+            self.watched().lose(&self.context.engine.router);
             return Err(self.lost());
         }
         match self.hold.extend(sent, clock::now(), lease) {

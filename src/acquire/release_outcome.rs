@@ -3,7 +3,8 @@
 //! * Released: success.
 //! * "Not held", while an earlier copy of the release may have released the hold before the
 //!   deadline: success.
-//! * "Not held" in any other case: the hold was lost.
+//! * "Not held" in any other case: the hold was lost. So was it if the key was overwritten
+//!   (`WRONGTYPE`).
 //! * No reply by the end of the lease: an error for the log and the events. The lease ends by
 //!   itself.
 //!
@@ -32,8 +33,11 @@ impl OnOutcome for Local {
     }
 }
 
-fn is_release(reply: &Reply) -> bool {
-    matches!(rules::read_release(reply.clone()), Ok(ReleaseReply::Released(_)))
+/// Returns whether a release with such a reply may have ended the hold.
+///
+/// A refused script may have failed at its message.
+fn may_have_released(reply: &Reply) -> bool {
+    !matches!(rules::read_release(reply.clone()), Ok(ReleaseReply::NotHeld))
 }
 
 impl Local {
@@ -46,7 +50,11 @@ impl Local {
         outcome: Result<CallReply>,
     ) -> Result<()> {
         self.release_settled(hold);
-        let subscribers = outcome.and_then(|reply| self.read_release_reply(hold, reply));
+        let subscribers = match outcome {
+            Ok(reply) => self.read_release_reply(hold, reply),
+            Err(error) if error.code() == Some("WRONGTYPE") => Err(self.found_no_hold(hold)),
+            Err(error) => Err(error),
+        };
         let subscribers =
             subscribers.map_err(|error| error.with_lock_name(Arc::clone(self.name().given())));
         self.report_release(hold, subscribers.clone());
@@ -65,20 +73,22 @@ impl Local {
                 Ok(subscribers)
             }
             ReleaseReply::NotHeld
-                if reply.copies.may_have_reply(is_release)
+                if reply.copies.may_have_reply(may_have_released)
                     && clock::now() < hold.last_deadline() =>
             {
                 Ok(None)
             }
-            ReleaseReply::NotHeld => {
-                self.events().stats().series(|| hold.series_key()).release_found_no_hold();
-                hold.lose_released();
-                self.report_lost([hold]);
-                let subject = hold.rules().kind().bare_subject();
-                let text = format!("{subject} was lost before its release");
-                Err(Error::lost(LostReason::Gone, text))
-            }
+            ReleaseReply::NotHeld => Err(self.found_no_hold(hold)),
         }
+    }
+
+    /// Reports the loss of a hold that its release did not find, and returns the error.
+    fn found_no_hold(&self, hold: &Hold) -> Error {
+        self.events().stats().series(|| hold.series_key()).release_found_no_hold();
+        hold.lose_released();
+        self.report_lost([hold]);
+        let subject = hold.rules().kind().bare_subject();
+        Error::lost(LostReason::Gone, format!("{subject} was lost before its release"))
     }
 
     fn report_release(&self, hold: &Hold, subscribers: Result<Option<u64>>) {

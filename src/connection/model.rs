@@ -243,11 +243,7 @@ impl State {
         let one = |(lock, call): (&&[u8], &[u8])| {
             let (own, others) = args.split_at(usize::from(call[1] - b'0'));
             args = others;
-            match self.run_script(known(|script| script.join_code == Some(call[0])).name, lock, own)
-            {
-                Reply::Refused(_) => Reply::Nil,
-                reply => reply,
-            }
+            self.run_script(known(|script| script.join_code == Some(call[0])).name, lock, own)
         };
         let replies = locks.iter().zip(calls.chunks(2)).map(one).collect();
         assert!(args.is_empty(), "arguments without a call");

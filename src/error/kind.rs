@@ -86,7 +86,8 @@ impl fmt::Display for ErrorKind {
 pub enum LostReason {
     /// The deadline of the lease passed before a renewal or a release.
     Expired,
-    /// The server no longer has the hold. Its key was deleted, or another caller freed the lock.
+    /// The server no longer has the hold. Its key was deleted or overwritten, or another caller
+    /// freed the lock.
     Gone,
     /// The lease ended after the limit of [`Lock::with_max_hold`](crate::Lock::with_max_hold). The
     /// watchdog had stopped its renewals at the limit.

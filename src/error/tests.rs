@@ -48,6 +48,8 @@ fn the_wrapping_of_an_error_inside_a_script_is_removed() {
                     WRONGTYPE Operation against a key";
     let refusal = Refusal::new("ERR", answered);
     assert_eq!((&*refusal.code, &*refusal.detail), ("WRONGTYPE", "Operation against a key"));
+    let joined = "Error running script: @user_script: 24: -READONLY You can't write";
+    assert_eq!(Refusal::new("ERR", joined).code, "READONLY");
     let uncoded = "Error running script (call to f_0a): @user_script:9: @user_script: 9: \
                    The user executing the script can't run this command";
     assert_eq!(Refusal::new("ERR", uncoded).detail, uncoded);

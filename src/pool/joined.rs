@@ -7,9 +7,8 @@
 //! 1.2 times the throughput. With 8 threads, eight calls seldom stand together.
 //!
 //! Rules:
-//! * The reply is a list with one reply per call. `nil` marks a call that failed. The request of
-//!   that call is sent again alone, so that its caller gets the error. The requests behind it are
-//!   sent again too, because requests run in the order of the queue.
+//! * The reply is a list with one reply per call, an error for a call that failed. Such a call may
+//!   have run in part, so it is not sent again.
 //! * If the server refuses the call as a whole (one of the keys is forbidden, or keys belong
 //!   to different servers), each of its requests is sent again alone, and nothing more is
 //!   joined on that connection.
@@ -77,20 +76,14 @@ impl CallJoiner {
 
     /// Splits the reply to `count` joined calls into one reply per call.
     ///
-    /// `None` stands for a call that did not run and has to be sent again.
-    pub(super) fn split(&mut self, count: usize, reply: Reply) -> Vec<Option<Reply>> {
+    /// Returns `None` if no call ran: each has to be sent again.
+    pub(super) fn split(&mut self, count: usize, reply: Reply) -> Option<Vec<Reply>> {
         match reply {
-            Reply::List(replies) if replies.len() == count => {
-                replies.into_iter().map(|reply| (reply != Reply::Nil).then_some(reply)).collect()
-            }
-            reply => {
-                match reply.is_refused("NOSCRIPT") {
-                    true => self.script_missing = true,
-                    false => self.enabled = false,
-                }
-                vec![None; count]
-            }
+            Reply::List(replies) if replies.len() == count => return Some(replies),
+            reply if reply.is_refused("NOSCRIPT") => self.script_missing = true,
+            _ => self.enabled = false,
         }
+        None
     }
 
     /// Returns the script that joins calls, if it has to be loaded now.
@@ -161,11 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_call_is_sent_again_and_the_others_keep_their_replies() {
+    fn a_failed_call_gets_its_error_and_the_others_keep_their_replies() {
         let mut joiner = enabled();
-        let list = Reply::List(vec![Reply::Int(1), Reply::Nil, Reply::Int(3)]);
-        let replies = joiner.split(3, list);
-        assert_eq!(replies, [Some(Reply::Int(1)), None, Some(Reply::Int(3))]);
+        let error = Reply::Refused(Refusal::new("WRONGTYPE", ""));
+        let replies = vec![Reply::Int(1), error, Reply::Int(3)];
+        assert_eq!(joiner.split(3, Reply::List(replies.clone())), Some(replies));
         assert!(joiner.enabled && joiner.take_missing_script().is_none());
     }
 
@@ -174,7 +167,7 @@ mod tests {
         let refused = |code| Reply::Refused(Refusal::new(code, ""));
         for reply in [refused("NOPERM"), Reply::Int(1), Reply::List(vec![Reply::Int(1)])] {
             let mut joiner = enabled();
-            assert_eq!(joiner.split(2, reply), [None, None]);
+            assert_eq!(joiner.split(2, reply), None);
             assert!(!joiner.enabled && joiner.take_missing_script().is_none());
         }
         let mut joiner = enabled();
@@ -188,7 +181,7 @@ mod tests {
     fn an_unknown_script_is_loaded_once() {
         let mut joiner = enabled();
         let unknown = Reply::Refused(Refusal::new("NOSCRIPT", ""));
-        assert_eq!(joiner.split(2, unknown), [None, None]);
+        assert_eq!(joiner.split(2, unknown), None);
         assert!(joiner.enabled);
         let script = joiner.take_missing_script().map(|script| script.digest());
         assert_eq!(script, Some(script::CALL_MANY.digest()));

@@ -144,7 +144,7 @@ impl Watchdog {
     fn apply(&self, batch: &[DueHold], reply: &RenewalReply) {
         let now = clock::now();
         let (lost, kept) = split_lost(batch, &reply.lost);
-        lost.iter().for_each(|due| due.watched.local.lose(&due.watched.hold));
+        lost.iter().for_each(|due| due.watched.lose(&self.router));
         let (renewed, fixed): (Vec<_>, Vec<_>) = kept.into_iter().partition(|due| due.renewed);
         fixed.iter().for_each(|due| self.watch(due.watched.clone()));
         if renewed.is_empty() {

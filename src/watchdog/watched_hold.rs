@@ -21,6 +21,12 @@ impl WatchedHold {
         self.hold.rules().renewal()
     }
 
+    /// Ends a hold that the server no longer has, and gives back what the server has of it.
+    pub(crate) fn lose(&self, router: &Router) {
+        self.local.lose(&self.hold);
+        self.release_at_server(router);
+    }
+
     /// Ends a hold past its deadline: reports a new loss, and releases the hold.
     pub(crate) fn end_lost(&self, newly_lost: bool, router: &Router) {
         self.local.report_lost(newly_lost.then_some(&*self.hold));

@@ -166,6 +166,7 @@ macro_rules! conformance {
                 a_detached_hold_is_ended_by_unlock
                 a_closed_client_grants_no_lock
                 a_short_lease_and_a_key_of_another_type_are_refused
+                an_overwritten_key_is_a_loss_at_the_release
                 no_increment_is_lost
                 each_of_many_waiters_gets_the_lock
             );
@@ -219,6 +220,7 @@ conformance! {
         a_lost_hold_is_reported_and_stays_lost
         a_closed_client_grants_no_lock
         a_short_lease_and_a_key_of_another_type_are_refused
+        an_overwritten_key_is_a_loss_at_the_release
         no_increment_is_lost
         each_of_many_waiters_gets_the_lock
 }
@@ -540,6 +542,29 @@ fn a_short_lease_and_a_key_of_another_type_are_refused<S: Subject>(kind: &Kind<S
     assert!(error.is_server(), "{error}");
     setup.flush();
     drop(setup.mine.try_lock().expect("a reply").expect("it is free"));
+    setup.assert_clean();
+}
+
+fn an_overwritten_key_is_a_loss_at_the_release<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    for unlocks in [true, false] {
+        let guard = setup.mine.lock_owned().expect("it is free");
+        setup.wait_for_all_servers(kind, |server| !server.keys().is_empty());
+        for server in &setup.servers {
+            let names = server.keys().into_iter().filter(|key| key.len() == 1);
+            names.for_each(|name| server.ask::<()>(&["SET", &name, "a text"]));
+        }
+        let before = setup.events.lost.load(Ordering::SeqCst);
+        if unlocks {
+            let error = guard.unlock().expect_err("the key was overwritten");
+            assert!(error.is_lost(), "{error}");
+        } else {
+            drop(guard);
+        }
+        let lost = || setup.events.lost.load(Ordering::SeqCst);
+        eventually("the loss is reported", || lost() > before);
+        setup.flush();
+    }
     setup.assert_clean();
 }
 

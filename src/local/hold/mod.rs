@@ -326,9 +326,14 @@ impl Hold {
     }
 
     /// Ends the hold because the server does not have it. Returns `false` if it was over before.
+    ///
+    /// The server may still have some of several permits.
     pub(crate) fn lose(&self) -> bool {
         let mut state = self.state.lock();
-        state.server.set_gone();
+        match self.owner.member_count() > 1 {
+            true => state.server.may_still_be_held = true,
+            false => state.server.set_gone(),
+        }
         let newly_lost = state.phase == Phase::Held;
         if newly_lost {
             self.end(&mut state, Phase::Lost(LostReason::Gone));

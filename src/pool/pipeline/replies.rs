@@ -67,11 +67,9 @@ impl InFlight {
         if count == 1 {
             return self.accept(reply);
         }
-        for reply in self.joiner.split(count, reply) {
-            match reply {
-                Some(reply) => self.accept(reply),
-                None => self.resend_alone(),
-            }
+        match self.joiner.split(count, reply) {
+            Some(replies) => replies.into_iter().for_each(|reply| self.accept(reply)),
+            None => (0..count).for_each(|_| self.resend_alone()),
         }
     }
 

@@ -20,7 +20,7 @@
 //! * The reply to a clean-up on the next connection does not say that the connection broke.
 //! * Requests that could not be written ahead are not queued again, or their callers sleep on.
 //! * No caller is offered the leadership when all waiting callers have requests in flight.
-//! * A failed call among joined ones gets no reply, or is joined again, or replies reach the
+//! * A failed call among joined ones gets no error, or is joined again, or replies reach the
 //!   wrong callers.
 
 use super::*;
