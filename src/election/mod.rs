@@ -24,7 +24,6 @@ use crossbeam_channel::Receiver;
 
 use crate::acquire::{HoldHandle, LockContext, REPLY_GRACE};
 use crate::cancel::{CancelToken, Limit};
-use crate::command::leader;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::events::{Events, Kind};
@@ -33,8 +32,7 @@ use crate::inspect::leader::Leader;
 use crate::kind::elected::Elected;
 use crate::kind::rules::ListensTo;
 use crate::lock::handle::{SharedHandle, endless_wait_ended};
-use crate::pool::Target;
-use crate::util::clock::{self, Patience};
+use crate::util::clock::{self, Patience, doubled, jittered};
 use crate::watchdog::Announcement;
 use leadership::Leadership;
 use observation::FirstLook;
@@ -42,6 +40,10 @@ use observers::Observers;
 
 /// The longest value of a leader, in bytes. Each observer reads the value with each look.
 const LONGEST_VALUE: usize = 4096;
+
+/// The first and the longest pause of a candidate whose term ended before its announcement.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// An election with one name: at most one of its candidates is the leader.
 ///
@@ -185,7 +187,9 @@ impl Election {
     ///
     /// The call waits for the announcement for one
     /// [response time-out](crate::Builder::response_timeout) at most. Without a reply it returns
-    /// the term anyway, and the watchdog repeats the announcement.
+    /// the term anyway, and the watchdog repeats the announcement. If the server denies the term,
+    /// because [`force_unlock`](crate::Lock::force_unlock) has ended it meanwhile, the term is lost
+    /// at once, and the call campaigns again, as a new candidate.
     ///
     /// # Errors
     /// - The errors of [`Lock::lock`](crate::Lock::lock) and the
@@ -214,7 +218,8 @@ impl Election {
     ///
     /// # Errors
     /// The errors of [`campaign`](Election::campaign), except
-    /// [`is_deadlock`](crate::Error::is_deadlock).
+    /// [`is_deadlock`](crate::Error::is_deadlock). [`is_lost`](crate::Error::is_lost) if the server
+    /// denies the term at its announcement: this says nothing about other leaders.
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
         self.stand(Patience::None)
     }
@@ -227,7 +232,8 @@ impl Election {
     ///
     /// # Errors
     /// The errors of [`campaign`](Election::campaign), and those of
-    /// [`Lock::try_lock_for`](crate::Lock::try_lock_for).
+    /// [`Lock::try_lock_for`](crate::Lock::try_lock_for). [`is_lost`](crate::Error::is_lost) if the
+    /// server denies a term after the deadline.
     pub fn try_campaign_for(&self, timeout: Duration) -> Result<Option<Leadership>> {
         self.stand(Patience::span(clock::now(), timeout))
     }
@@ -244,28 +250,52 @@ impl Election {
     }
 
     /// Takes the lock and announces the term; returns `None` if the patience ended.
+    ///
+    /// Campaigns again after a term that ended before its announcement, with pauses that grow.
     fn stand(&self, patience: Patience) -> Result<Option<Leadership>> {
-        let won = self.shared.acquire_owned(&Elected, None, patience)?;
-        won.map(|handle| self.announce(handle, patience)).transpose()
+        let mut lost_terms = 0;
+        loop {
+            let Some(won) = self.shared.acquire_owned(&Elected, None, patience)? else {
+                return Ok(None);
+            };
+            match self.announce(won, patience) {
+                Err(error) if error.is_lost() && !patience.is_over(clock::now()) => {
+                    self.pause_after_loss(lost_terms, patience)?;
+                    lost_terms += 1;
+                }
+                outcome => return outcome.map(Some),
+            }
+        }
+    }
+
+    /// Pauses, so that a server that denies each term is not asked without end.
+    fn pause_after_loss(&self, lost_terms: u32, patience: Patience) -> Result<()> {
+        let LockContext { engine, .. } = &**self.shared.context()?;
+        let limit = Limit::at(patience.end()).or_closed(&engine.closing);
+        let span = doubled(FIRST_PAUSE, lost_terms, LONGEST_PAUSE);
+        limit.or_cancelled(self.shared.cancel()).pause(jittered(span, clock::now().nanos()));
+        Ok(())
     }
 
     /// Announces a term. Without a reply the watchdog does it.
     ///
-    /// After a final error the drop of the handle resigns.
+    /// After a final error the drop of the handle resigns. Fails with `is_lost` if the server
+    /// denies the term.
     fn announce(&self, handle: HoldHandle, patience: Patience) -> Result<Leadership> {
         let LockContext { engine, .. } = &**self.shared.context()?;
         let (term, value) = (handle.watched(), Arc::clone(&self.value));
-        let announcement = Announcement::new(term, value, engine.settings.watchdog_timeout);
+        let router = Arc::clone(&engine.router);
+        let announcement = Announcement::new(term, value, engine.settings.watchdog_timeout, router);
         let announcement = Arc::new(announcement);
         let limit = self.announcement_limit(engine, patience);
-        match send_announcement(engine, &handle, &announcement, &limit) {
+        match announcement.send(&limit) {
             Err(error) if error.is_final() || limit.is_stopped() => {
                 return Err(self.shared.named(error));
             }
             Ok(true) => announcement.announced(clock::now()),
-            // The watchdog repeats the announcement, and its renewal finds a lost term.
             Ok(false) | Err(_) => {}
         }
+        handle.check()?;
         engine.watchdog.keep_announced(&announcement);
         Ok(Leadership::new(handle, announcement))
     }
@@ -368,16 +398,4 @@ impl fmt::Debug for Election {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.fmt("Election", f)
     }
-}
-
-/// Announces a term and waits for the reply. One round trip.
-fn send_announcement(
-    engine: &Engine,
-    handle: &HoldHandle,
-    announcement: &Announcement,
-    limit: &Limit<'_>,
-) -> Result<bool> {
-    let target = handle.hold().late_connection().map_or(Target::Any, Target::Only);
-    let reply = engine.router.call(announcement.call(), target, limit)?;
-    leader::is_announced(reply.value)
 }

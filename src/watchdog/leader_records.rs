@@ -3,8 +3,9 @@
 //! The call that wins an election announces the term once. From then on the watchdog repeats the
 //! announcement: after a third of the watchdog time-out, after 500 ms without a reply, and after a
 //! change of servers, because a fail-over may have lost the record and kept the lock. The script
-//! writes nothing unless the term holds the lock, so a late or repeated announcement does no harm.
-//! The commands are background requests that are not retried, so they delay no renewal.
+//! writes nothing unless the term holds the lock, so a late or repeated announcement does no harm;
+//! its reply then ends the term at once. The commands of the watchdog are background requests that
+//! are not retried, so they delay no renewal.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -12,10 +13,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Watchdog, WatchedHold};
+use crate::cancel::Limit;
 use crate::command::call::Call;
 use crate::command::leader;
 use crate::error::Result;
+use crate::pool::Target;
 use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
+use crate::pool::router::Router;
+use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -35,6 +40,7 @@ pub(crate) struct Announcement {
     term: WatchedHold,
     value: Arc<str>,
     watchdog_timeout: Duration,
+    router: Arc<Router>,
     /// Nanoseconds of the moment of the next announcement.
     next: AtomicU64,
 }
@@ -47,15 +53,38 @@ impl fmt::Debug for Announcement {
 
 impl Announcement {
     /// Returns the announcement of a term with this value. The first one is due at once.
-    pub(crate) fn new(term: WatchedHold, value: Arc<str>, watchdog_timeout: Duration) -> Self {
-        Announcement { term, value, watchdog_timeout, next: AtomicU64::new(0) }
+    pub(crate) fn new(
+        term: WatchedHold,
+        value: Arc<str>,
+        watchdog_timeout: Duration,
+        router: Arc<Router>,
+    ) -> Self {
+        Announcement { term, value, watchdog_timeout, router, next: AtomicU64::new(0) }
     }
 
-    /// Returns the call that announces the term. [`leader::is_announced`] reads its reply.
-    pub(crate) fn call(&self) -> Call {
+    /// Announces the term and waits for the reply. One round trip.
+    ///
+    /// Returns `false` if the server denies the term.
+    pub(crate) fn send(&self, limit: &Limit<'_>) -> Result<bool> {
+        let generation = self.router.generation();
+        let target = Target::only(self.term.hold.late_connection());
+        let reply = self.router.call(self.call(), target, limit)?;
+        self.answered(reply, generation)
+    }
+
+    fn call(&self) -> Call {
         let WatchedHold { local, hold } = &self.term;
         let lifetime = self.watchdog_timeout.saturating_mul(LIFETIME);
         leader::announcement(local.name(), hold.owner(), hold.token(), &self.value, lifetime)
+    }
+
+    /// Ends a term that the server denies. The reply of a former server proves nothing.
+    fn answered(&self, reply: CallReply, generation: Generation) -> Result<bool> {
+        let is_announced = leader::is_announced(reply.value)?;
+        if !is_announced && self.router.generation() == generation {
+            self.term.local.lose(&self.term.hold);
+        }
+        Ok(is_announced)
     }
 
     /// Notes that the server has the record at `now`.
@@ -72,13 +101,19 @@ impl Announcement {
     }
 }
 
+/// The moment and the generation of an announcement by the watchdog.
+struct Attempt {
+    repeat_at: Moment,
+    generation: Generation,
+}
+
 impl OnOutcome for Announcement {
     /// Plans the next announcement, unless a change of servers has planned one meanwhile.
     fn settle(&self, attempt: ReleasedHold, outcome: Result<CallReply>) {
-        let planned = attempt.downcast_ref::<Moment>().is_some_and(|it| *it == self.next());
-        match outcome.and_then(|reply| leader::is_announced(reply.value)) {
-            Ok(true) if planned => self.announced(clock::now()),
-            // The renewal of the lease finds a lost term.
+        let Ok(attempt) = attempt.downcast::<Attempt>() else { return };
+        let is_planned = attempt.repeat_at == self.next();
+        match outcome.and_then(|reply| self.answered(reply, attempt.generation)) {
+            Ok(true) if is_planned => self.announced(clock::now()),
             Ok(_) => {}
             Err(error) => log::debug!(
                 logger: LINES, target: log_target::LEASE,
@@ -137,11 +172,12 @@ impl Watchdog {
         announcements.iter().map(|it| it.next()).min().unwrap_or(Moment::END)
     }
 
-    /// Sends one announcement, which is repeated at `retry_at` unless it is answered.
-    fn announce_leader(&self, announcement: &Arc<Announcement>, retry_at: Moment) {
-        announcement.plan(retry_at);
+    /// Sends one announcement, which is repeated at `repeat_at` unless it is answered.
+    fn announce_leader(&self, announcement: &Arc<Announcement>, repeat_at: Moment) {
+        announcement.plan(repeat_at);
         let observer = Arc::clone(announcement) as Arc<dyn OnOutcome>;
-        let task = BackgroundTask::new(Some((observer, Arc::new(retry_at))), Moment::START);
+        let attempt = Arc::new(Attempt { repeat_at, generation: self.router.generation() });
+        let task = BackgroundTask::new(Some((observer, attempt)), Moment::START);
         let late = announcement.term.hold.late_connection();
         self.router.send_background(Request::background(announcement.call(), task), late);
     }

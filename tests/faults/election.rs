@@ -137,6 +137,66 @@ fn a_campaign_with_a_deadline_does_not_wait_longer_for_its_announcement() {
     eventually("the leader is announced", || leader(&other).is_some());
 }
 
+/// The term is ended by force between its grant and its announcement.
+#[test]
+fn a_term_that_its_announcement_finds_ended_is_no_term() {
+    let (server, proxy) = server_and_proxy();
+    let (client, other) = (build(patient(proxy.url())), other(&server));
+    let end_term = || {
+        assert!(other.force_unlock("a").expect("a reply"), "the candidate has the lock");
+    };
+    let hold_announcement = || {
+        let announce = digest("leader_announce");
+        proxy.on_request(announce.as_bytes(), Direction::Requests, Flow::Hold);
+    };
+    hold_announcement();
+    thread::scope(|scope| {
+        let campaigning = scope.spawn(|| campaign(&candidate(&client, "x")));
+        something_is_held(&proxy);
+        end_term();
+        let between = campaign(&candidate(&other, "between"));
+        proxy.pass();
+        eventually("the call campaigns again", || queue_length(&server, "a") == 1);
+        assert!(!campaigning.is_finished(), "two lead");
+        eventually("the candidate listens", || is_listening(&server, &client));
+        let token = between.token();
+        between.resign().expect("the term is valid");
+        let term = in_time("the next term", campaigning);
+        assert!(term.is_held() && term.token() > token);
+        assert_eq!(value_and_token(&other), Some(("x".to_owned(), term.token())));
+        term.resign().expect("the term is valid");
+    });
+    hold_announcement();
+    thread::scope(|scope| {
+        let candidate = candidate(&client, "x");
+        let campaigning = scope.spawn(move || candidate.try_campaign());
+        something_is_held(&proxy);
+        end_term();
+        proxy.pass();
+        let error = in_time("the call returns", campaigning).expect_err("the term was lost");
+        assert!(error.is_lost(), "{error}");
+    });
+    only_tokens_are_left(&server);
+}
+
+/// The call has not waited for its announcement.
+#[test]
+fn a_late_announcement_ends_a_term_that_the_server_denies() {
+    let (server, proxy) = server_and_proxy();
+    let (client, other) = (build(patient(proxy.url())), other(&server));
+    proxy.on_request(digest("leader_announce").as_bytes(), Direction::Requests, Flow::Hold);
+    let election = candidate(&client, "x");
+    let term = election.try_campaign_for(POLL * 5).expect("a reply").expect("nobody leads");
+    something_is_held(&proxy);
+    assert_eq!(server.ask::<u32>(&["DEL", "a"]), 1);
+    let next = campaign(&candidate(&other, "next"));
+    proxy.pass();
+    assert!(term.wait_lost(BOUND), "two lead");
+    assert!(term.resign().is_err_and(|error| error.is_lost()));
+    next.resign().expect("the term is valid");
+    only_tokens_are_left(&server);
+}
+
 #[test]
 fn a_cancellation_and_a_close_end_the_wait_for_an_announcement() {
     for closes in [false, true] {

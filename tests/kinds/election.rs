@@ -24,7 +24,7 @@ fn two_patient_clients() -> (Server, Client, Client) {
 
 /// Blocks until this number of candidates of a client wait, and have read their places.
 ///
-/// A grant that arrives before the reply with the place of its caller is given back.
+/// A grant passes over a candidate whose client does not listen yet.
 fn await_candidates(client: &Client, count: u64) {
     eventually("the candidates wait", || client.stats().waiting_now() == count);
 }
