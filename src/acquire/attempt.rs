@@ -286,6 +286,11 @@ impl WaitLoop<'_> {
                 if let Some(queued) = queued {
                     self.queued(&queued, sent, generation);
                 }
+                if self.candidate.beside.is_some() {
+                    // The server would admit this hold beside the other one of the thread.
+                    let LockContext { engine, local } = self.context();
+                    engine.watchdog.verify(local);
+                }
                 self.refused(left, sent);
                 Ok(None)
             }

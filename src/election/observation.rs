@@ -27,6 +27,7 @@ use crate::command::leader;
 use crate::command::owner::HoldId;
 use crate::command::reply::Reply;
 use crate::engine::Engine;
+use crate::engine::absence::Asked;
 use crate::error::{Error, Result};
 use crate::inspect::leader::Leader;
 use crate::inspect::query::Inspector;
@@ -110,8 +111,8 @@ pub(super) struct FirstLook {
 /// The request in flight.
 enum LookStep {
     Idle,
-    /// For the leader, sent in this generation.
-    Leader(Generation),
+    /// For the leader.
+    Leader(Asked),
     /// For the client record of this leader, which counts if it comes until that moment.
     Record {
         leader: Box<Leader>,
@@ -230,10 +231,10 @@ impl Observation {
 
     /// Returns the request that is due.
     pub(super) fn due(&mut self, now: Moment) -> Option<Call> {
-        let generation = self.engine().router.generation();
+        let asked = self.engine().asks_now();
         match &self.step {
             LookStep::Idle => {}
-            LookStep::Leader(sent) if *sent != generation => {}
+            LookStep::Leader(sent) if sent.generation != asked.generation => {}
             LookStep::Record { leader, until } if *until <= now => {
                 self.publish(Some(Leader::clone(leader)));
             }
@@ -246,7 +247,7 @@ impl Observation {
             return None;
         }
         (self.seen, self.look) = (count, self.look + 1);
-        Some(self.ask(LookStep::Leader(generation), leader::look(self.context.local.name())))
+        Some(self.ask(LookStep::Leader(asked), leader::look(self.context.local.name())))
     }
 
     fn ask(&mut self, step: LookStep, call: Call) -> Call {
@@ -262,7 +263,7 @@ impl Observation {
         }
         match std::mem::replace(&mut self.step, LookStep::Idle) {
             LookStep::Idle => None,
-            LookStep::Leader(generation) => self.looked(generation, reply),
+            LookStep::Leader(asked) => self.looked(asked, reply),
             LookStep::Record { mut leader, .. } => {
                 if let Err(error) = leader.add_record(reply) {
                     self.is_forbidden = error.code() == Some("NOPERM");
@@ -274,10 +275,10 @@ impl Observation {
         }
     }
 
-    fn looked(&mut self, generation: Generation, reply: Result<Reply>) -> Option<Call> {
+    fn looked(&mut self, asked: Asked, reply: Result<Reply>) -> Option<Call> {
         // The slot of the channel may have moved.
         self.engine().subscribe(&self.channel);
-        if self.engine().router.generation() != generation {
+        if self.engine().router.generation() != asked.generation {
             self.next_look = Moment::START;
             return None;
         }
@@ -289,6 +290,9 @@ impl Observation {
                 return None;
             }
         };
+        if let Some(leader) = &found {
+            leader.end_other_terms(self.engine(), self.context.local.name(), asked);
+        }
         self.plan(found.as_ref());
         self.is_forbidden &= found == self.leader;
         if let (Some(leader), Some(known)) = (&mut found, &self.leader) {

@@ -14,6 +14,7 @@
 //!
 //! Dropping the last handle does only step 1: it never waits.
 
+pub(crate) mod absence;
 mod control;
 mod deployment;
 mod start;

@@ -10,7 +10,10 @@ use crate::command::client_record;
 use crate::command::leader::{self, LeaderRecord};
 use crate::command::name::Name;
 use crate::command::reply::Reply;
+use crate::engine::Engine;
+use crate::engine::absence::Asked;
 use crate::error::Result;
+use crate::events::Kind;
 use crate::pool::Target;
 
 /// The leader of an [`Election`](crate::Election) at the time of the query.
@@ -89,6 +92,15 @@ impl Leader {
     }
 }
 
+impl Leader {
+    /// Ends the terms of this process that are not this leader's, who holds the lock.
+    pub(crate) fn end_other_terms(&self, engine: &Engine, name: &Name, asked: Asked) {
+        engine.lose_absent(asked, name.key(), |hold| {
+            hold.rules().kind() == Kind::Queued && hold.owner().hold() != self.holder.owner()
+        });
+    }
+}
+
 impl PartialEq for Leader {
     fn eq(&self, other: &Leader) -> bool {
         let is_same_term = self.token == other.token && self.holder.owner() == other.holder.owner();
@@ -101,7 +113,10 @@ impl Eq for Leader {}
 impl Inspector<'_> {
     /// Returns the announced leader. One round trip.
     pub(crate) fn leader(&self, name: &Name, target: Target) -> Result<Option<Leader>> {
-        Leader::read(self.ask(leader::look(name), target)?)
+        let asked = self.engine().asks_now();
+        let leader = Leader::read(self.ask(leader::look(name), target)?)?;
+        leader.iter().for_each(|leader| leader.end_other_terms(self.engine(), name, asked));
+        Ok(leader)
     }
 
     /// Adds the record of the leader's client, if this client may read it. One round trip.

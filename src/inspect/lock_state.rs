@@ -150,6 +150,11 @@ impl LockState {
         fits && counts && has_id
     }
 
+    /// Returns whether the hash has this field of a hold.
+    pub(super) fn has_hold(&self, hold: &str) -> bool {
+        self.fields.iter().any(|field| field.text == hold)
+    }
+
     /// Returns the kind: that of the hold, which its number tells, if leasehold wrote the field.
     pub(super) fn kind(&self) -> Kind {
         match self.kind_of_keys() {

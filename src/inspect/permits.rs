@@ -1,5 +1,6 @@
 //! The numbers of permits of a semaphore, and the holders of those in use.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -61,8 +62,14 @@ impl Inspector<'_> {
     ///
     /// Two round trips, one if no permit is in use; then asks the running processes.
     pub(crate) fn permit_holders(&self, name: &Name, target: Target) -> Result<Vec<HolderInfo>> {
+        let asked = self.engine().asks_now();
         let reply = self.ask(info_call(name, None, b"holders"), target)?;
-        let mut holders = holders(read_permits(reply.into_list()?)?);
+        let permits = read_permits(reply.into_list()?)?;
+        let ids: HashSet<&[u8]> = permits.iter().map(|permit| &*permit.id).collect();
+        self.engine().lose_absent(asked, name.key(), |hold| {
+            hold.owner().permits().is_some_and(|own| own.iter().any(|id| !ids.contains(id)))
+        });
+        let mut holders = holders(permits);
         self.add_facts(name, &mut holders)?;
         Ok(holders)
     }

@@ -16,6 +16,7 @@ use crate::command::name::Name;
 use crate::command::reply::Reply;
 use crate::command::script;
 use crate::engine::Engine;
+use crate::engine::absence::Asked;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Kind;
 use crate::kind::rules::ListensTo;
@@ -53,6 +54,10 @@ impl<'a> Inspector<'a> {
         Inspector { engine, limit }
     }
 
+    pub(super) fn engine(&self) -> &'a Engine {
+        self.engine
+    }
+
     /// Returns the number of topology changes so far.
     pub(crate) fn generation(&self) -> Generation {
         self.engine.router.generation()
@@ -69,10 +74,11 @@ impl<'a> Inspector<'a> {
         target: Target,
     ) -> Result<Vec<HolderInfo>> {
         let reading = if has_tokens { Reading::LookWithToken } else { Reading::Look };
-        let call = describe_call([name], reading);
+        let (asked, call) = (self.engine.asks_now(), describe_call([name], reading));
         let reply = self.engine.router.call(call, target, self.limit)?;
-        let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?;
-        let mut holders = state.flatten().map_or_else(Vec::new, |state| state.holders(side));
+        let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?.flatten();
+        self.lose_absent(asked, name, state.as_ref());
+        let mut holders = state.map_or_else(Vec::new, |state| state.holders(side));
         self.add_facts(name, &mut holders)?;
         Ok(holders)
     }
@@ -140,10 +146,11 @@ impl<'a> Inspector<'a> {
         name: &Name,
         target: Target,
     ) -> Result<Option<(Kind, ConnectionId)>> {
-        let call = describe_call([name], Reading::Search);
+        let (asked, call) = (self.engine.asks_now(), describe_call([name], Reading::Search));
         let reply = self.engine.router.call(call, target, self.limit)?;
-        let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?;
-        Ok(state.flatten().map(|state| (state.kind_of_keys(), reply.connection)))
+        let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?.flatten();
+        self.lose_absent(asked, name, state.as_ref());
+        Ok(state.map(|state| (state.kind_of_keys(), reply.connection)))
     }
 
     /// Describes the keys that are hashes with an owner field, in the order of the names.
@@ -151,9 +158,9 @@ impl<'a> Inspector<'a> {
     /// One round trip. Locks in one slot share a script call. If the server refuses such a call
     /// because of a key, each of its locks gets a call, in one more round trip.
     pub(super) fn describe(&self, names: &[Name]) -> Result<Vec<Option<LockState>>> {
-        let batches = self.batches(names);
+        let (asked, batches) = (self.engine.asks_now(), self.batches(names));
         let queued = self.queue_batches(names, &batches, Target::Any);
-        self.receive(names, &batches, queued)
+        self.receive(names, &batches, queued, asked)
     }
 
     /// Describes locks, and counts the processes that wait for each. One round trip.
@@ -164,7 +171,7 @@ impl<'a> Inspector<'a> {
         names: &[Name],
         first: Target,
     ) -> Result<Vec<Option<(LockState, u64)>>> {
-        let batches = self.batches(names);
+        let (asked, batches) = (self.engine.asks_now(), self.batches(names));
         let queued = self.queue_batches(names, &batches, first);
         let same = Target::prefer(queued.first().map(|routed| routed.connection));
         let channels = names.iter().flat_map(|name| [name.channel(), name.rw_channel()]);
@@ -174,7 +181,7 @@ impl<'a> Inspector<'a> {
             let all = queued.iter().chain(&subscribers).map(|routed| routed.connection);
             all.for_each(|connection| self.engine.router.flush(connection));
         }
-        let states = self.receive(names, &batches, queued);
+        let states = self.receive(names, &batches, queued, asked);
         let counts = self.count_subscribers(subscribers, channels.len())?;
         let counted = states?.into_iter().zip(counts.chunks(2)).map(|(state, counts)| {
             let state = state.filter(LockState::is_lock)?;
@@ -210,6 +217,7 @@ impl<'a> Inspector<'a> {
         names: &[Name],
         batches: &[Vec<usize>],
         queued: Vec<RoutedCall>,
+        asked: Asked,
     ) -> Result<Vec<Option<LockState>>> {
         let router = &self.engine.router;
         let wait = |(batch, routed): (&Vec<usize>, RoutedCall)| match batch.len() {
@@ -229,7 +237,20 @@ impl<'a> Inspector<'a> {
         for (at, outcome) in refused.iter().zip(self.ask_all(again)) {
             read_states(&[*at], outcome?, &mut states)?;
         }
+        for (name, state) in names.iter().zip(&states) {
+            self.lose_absent(asked, name, state.as_ref());
+        }
         Ok(states)
+    }
+
+    /// Ends the holds of this process that the state of their lock does not show.
+    ///
+    /// Permits on the same name are no fields of a hash.
+    fn lose_absent(&self, asked: Asked, name: &Name, state: Option<&LockState>) {
+        self.engine.lose_absent(asked, name.key(), |hold| {
+            let is_shown = |state: &LockState| state.has_hold(hold.owner().hold());
+            hold.owner().permits().is_none() && !state.is_some_and(is_shown)
+        });
     }
 
     /// Queues commands about keys, on the same connection at each node.

@@ -296,6 +296,15 @@ impl Local {
         self.report_lost(hold.lose().then_some(hold));
     }
 
+    /// Ends the holds that a server does not have, as the answer to a question at `asked` shows.
+    ///
+    /// A hold whose grant was read later may be younger than the answer.
+    pub(crate) fn lose_absent(&self, asked: Moment, is_absent: impl Fn(&Hold) -> bool) {
+        let holds = self.holds();
+        let absent = holds.iter().filter(|hold| hold.granted_at() <= asked && is_absent(hold));
+        absent.for_each(|hold| self.lose(hold));
+    }
+
     /// Returns whether the calling thread holds the lock and cannot get it again.
     ///
     /// True for a hold of another kind, and for a request of an owned guard.

@@ -8,6 +8,7 @@
 //! are not retried, so they delay no renewal.
 
 use std::fmt;
+use std::panic::RefUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -44,6 +45,10 @@ pub(crate) struct Announcement {
     /// Nanoseconds of the moment of the next announcement.
     next: AtomicU64,
 }
+
+/// A panic leaves the state consistent: loggers and callbacks run without a mutex
+/// (`tests/isolated/panics.rs`).
+impl RefUnwindSafe for Announcement {}
 
 impl fmt::Debug for Announcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -59,7 +59,10 @@ impl Watchdog {
                 Ok(free) => {
                     // Lua counts positions from 1.
                     let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
-                    free.for_each(|(_, local)| local.set_may_be_free());
+                    free.for_each(|(_, local)| {
+                        local.set_may_be_free();
+                        self.verify(local);
+                    });
                 }
                 Err(error) => {
                     batches::log_failed("poll", batch.len(), &error);

@@ -13,6 +13,7 @@ use super::Watchdog;
 use super::batches::{self, BatchFailure};
 use crate::command::call::Call;
 use crate::error::Error;
+use crate::events::Kind;
 use crate::kind::queued::{self, HeartbeatReply};
 use crate::kind::rules::GrantTerms;
 use crate::local::Local;
@@ -106,6 +107,12 @@ impl Watchdog {
         for (local, answer) in batch.iter().zip(answers) {
             let base = GrantBase { sent, generation, token_bound: answer.token_bound };
             local.heartbeat_answered(base, answer, clock::now(), self.settings.grant_lease);
+            if answer.token_bound != 0 {
+                let own = answer.own_hold.map(|own| own.hold);
+                local.lose_absent(sent, |hold| {
+                    hold.rules().kind() == Kind::Queued && own != Some(hold.id().number())
+                });
+            }
             self.plan_next_queue_heartbeat(local, answer.left);
         }
     }

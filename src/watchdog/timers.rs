@@ -111,6 +111,16 @@ impl Watchdog {
         drop(watched);
     }
 
+    /// Renews or verifies the valid holds of a lock at once: the server may not have them.
+    ///
+    /// Does not block. The reply of the server decides.
+    pub(crate) fn verify(&self, local: &Arc<Local>) {
+        let now = clock::now();
+        for hold in local.holds().into_iter().filter(|hold| !hold.remaining(now).is_zero()) {
+            self.set_timer(WatchedHold { local: Arc::clone(local), hold }, |_| now);
+        }
+    }
+
     /// Plans the next poll of a lock. Each poll plans another one while callers wait for the lock.
     pub(crate) fn plan_poll(&self, local: Arc<Local>) {
         let interval = self.settings.poll_interval;

@@ -6,6 +6,7 @@ mod harness;
 mod counts;
 mod election;
 mod fake_server;
+mod known_losses;
 mod late_commands;
 mod late_grants;
 mod lost_replies;

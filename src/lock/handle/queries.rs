@@ -24,7 +24,8 @@ use crate::util::clock;
 impl<K: LockKind> Lock<K> {
     /// Returns whether any caller holds the lock.
     ///
-    /// Blocks until the server answers, for one response time-out at most. One round trip.
+    /// Blocks until the server answers, for one response time-out at most. One round trip. A hold
+    /// of this process that the answer does not show is lost at once, as with every query.
     ///
     /// # Errors
     /// [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
@@ -170,7 +171,11 @@ impl<K: LockKind> Lock<K> {
             (None, Some(holder)) => {
                 match self.send_once(|name| Named::unlock(name, holder), response_limit)? {
                     ReleaseReply::Released(_) => Ok(()),
-                    ReleaseReply::NotHeld => Err(not_held()),
+                    ReleaseReply::NotHeld => {
+                        // Other threads of this process may have guards of this name.
+                        context.engine.watchdog.verify(&context.local);
+                        Err(not_held())
+                    }
                 }
             }
             (None, None) => Err(not_held()),
@@ -185,8 +190,14 @@ impl<K: LockKind> Lock<K> {
     ) -> Result<(Option<Duration>, ConnectionId)> {
         let LockContext { engine, local } = context;
         let target = Target::prefer(local.unanswered_release());
+        let asked = engine.asks_now();
         let reply = engine.router.call(self.rules().ttl(local.name()), target, limit)?;
-        Ok((remaining(reply.value)?, reply.connection))
+        let left = remaining(reply.value)?;
+        if left.is_none() {
+            let is_of_kind = |hold: &Hold| hold.rules().kind() == self.shared.kind();
+            engine.lose_absent(asked, local.name().key(), is_of_kind);
+        }
+        Ok((left, reply.connection))
     }
 
     /// Sends a command that must not run twice, if the lock is held.
