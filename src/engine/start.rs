@@ -33,6 +33,7 @@ use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
 use crate::topology::failover::{FailoverMonitor, ServerObserver};
 use crate::topology::route::Route;
+use crate::util::executor::Executor;
 use crate::util::log_lines::LINES;
 use crate::util::sync::Mutex;
 use crate::util::{clock, log_target};
@@ -74,7 +75,7 @@ impl Engine {
             listeners,
             watchdog,
             events: startup.sink.clone(),
-            executor: Arc::default(),
+            executor: Arc::clone(&startup.executor),
             closing: CancelToken::new(),
             active_calls: AtomicUsize::new(0),
             locals: Locals::default(),
@@ -111,6 +112,7 @@ struct Startup {
     control: String,
     timeouts: Timeouts,
     sink: EventSink,
+    executor: Arc<Executor>,
 }
 
 impl Startup {
@@ -125,6 +127,7 @@ impl Startup {
             timeouts: timeouts(&settings),
             settings,
             sink,
+            executor: Arc::default(),
         })
     }
 
@@ -191,6 +194,7 @@ impl Startup {
             client: self.id,
             grant_lease: grant_lease(&self.settings),
             events: self.sink.clone(),
+            executor: Arc::clone(&self.executor),
         };
         let (router, channels) = (Arc::clone(router), Arc::clone(channels));
         let listeners = Arc::clone(listeners);

@@ -241,13 +241,8 @@ impl Listener {
         let listener = Arc::clone(self);
         match threads::start("leasehold-listener", move || listener.run()) {
             Ok(thread) => *self.thread.lock() = Some(thread),
-            Err(error) => {
-                log::error!(
-                    logger: LINES, target: log_target::CLIENT, error:%;
-                    "cannot start the listener thread, so waiting callers poll: {error}"
-                );
-                self.started.store(false, Ordering::Release);
-            }
+            // Waiting callers poll, and the next one tries again.
+            Err(_) => self.started.store(false, Ordering::Release),
         }
     }
 

@@ -224,6 +224,10 @@ impl ConnectionObserver for Background {
         self.queue.wake_reaper(connection);
     }
 
+    fn connects(&self, connection: ConnectionId) -> bool {
+        self.queue.wake_or_miss_reaper(connection)
+    }
+
     fn replies_unread(&self, connection: ConnectionId) {
         let reaper = self.queue.find_reaper(connection);
         if let Some(reaper) = reaper.filter(|r| !r.will_check.swap(true, Ordering::AcqRel)) {

@@ -94,6 +94,8 @@ impl Connections {
 
     /// Starts a thread that makes the private connection, unless the connection exists.
     ///
+    /// Without room for a thread, the caller makes it: the watchdog, whose time-outs are short.
+    ///
     /// Returns `Err` until the connection exists, with the error of the last attempt, if one
     /// failed.
     pub(super) fn connect_private(self: &Arc<Connections>) -> Result<(), Option<Error>> {
@@ -105,6 +107,11 @@ impl Connections {
             let connections = Arc::clone(self);
             let connect = move || connections.make_private_connection();
             attempt.is_running = threads::start("leasehold-connect", connect).is_ok();
+        }
+        if !attempt.is_running {
+            drop(attempt);
+            self.make_private_connection();
+            attempt = self.private_attempt.lock();
         }
         Err(attempt.error.clone())
     }

@@ -93,6 +93,10 @@ pub(crate) trait ConnectionObserver: Send + Sync {
     );
     /// Background requests are queued, and no thread leads or waits.
     fn queue_unattended(&self, connection: ConnectionId);
+    /// A connection has to be made, and the system has no room for a thread that connects.
+    ///
+    /// Returns whether the reaper of the connection connects, now or when it can be started.
+    fn connects(&self, connection: ConnectionId) -> bool;
     /// Replies to background requests are unread, and no thread leads or waits.
     fn replies_unread(&self, connection: ConnectionId);
 }

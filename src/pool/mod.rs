@@ -288,6 +288,11 @@ impl Pool {
         self.connections.dispatch(connection);
     }
 
+    /// Starts the reapers for which the system had no room.
+    pub(crate) fn start_missing_reapers(&self) {
+        self.connections.start_missing_reapers();
+    }
+
     /// Takes over a background request of another pool, on the connection with that number.
     pub(crate) fn take_over(&self, request: Request, connection: usize) {
         let background = &self.connections.background;

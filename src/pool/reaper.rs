@@ -9,10 +9,12 @@
 //! 3. reads replies that have been unread for [`UNREAD_LIMIT`],
 //! 4. sleeps until it is woken or something is due.
 //!
+//! If the system has no room for the thread, callers write requests and read replies meanwhile, and
+//! each round of the watchdog tries again.
+//!
 //! Under traffic it checks every [`UNREAD_LIMIT`] without being woken: waking it for each reply
 //! doubled the context switches of a thread that locks and unlocks.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,8 +24,6 @@ use crate::pool::connections::Connections;
 use crate::pool::retry_queue::LONGEST_PAUSE;
 use crate::pool::shared_connection::Unread;
 use crate::util::clock::{self, Moment};
-use crate::util::log_lines::LINES;
-use crate::util::log_target;
 use crate::util::sync::TIME_PASSES;
 use crate::util::threads;
 
@@ -54,19 +54,18 @@ impl Connections {
             let connections = Arc::clone(self);
             match threads::start("leasehold-reaper", move || connections.reap(connection)) {
                 Ok(thread) => drop(self.reapers.lock().insert(connection.connection, thread)),
-                Err(error) => self.serve_without_reaper(connection, &error),
+                Err(_) => self.background.queue.unclaim_reaper(connection),
             }
         }
     }
 
-    /// Serves a connection on the calling thread, because the system starts no thread.
-    fn serve_without_reaper(&self, connection: ConnectionId, error: &io::Error) {
-        log::error!(
-            logger: LINES, target: log_target::CLIENT, error:%;
-            "cannot start a reaper thread, so a caller waits instead: {error}"
-        );
-        self.background.queue.unclaim_reaper(connection);
-        self.get(connection).serve();
+    /// Starts the reapers for which the system had no room.
+    pub(super) fn start_missing_reapers(self: &Arc<Connections>) {
+        for number in self.background.queue.take_missing_reapers() {
+            let connection = self.id(number);
+            self.ensure_reaper(connection);
+            self.background.queue.wake_reaper(connection);
+        }
     }
 
     /// Runs the reaper of a connection.

@@ -5,6 +5,7 @@
 //! to 1 s until a reply arrives.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub(super) struct ConnectionRetries {
     failures: u32,
     /// A reaper exists and will check the schedule again.
     pub(super) has_reaper: bool,
+    /// A reaper is needed, and the system had no room for its thread.
+    lacks_reaper: bool,
 }
 
 /// The work of a reaper.
@@ -147,7 +150,7 @@ impl RetryQueue {
     pub(super) fn end_pause(&self, connection: ConnectionId) {
         let mut state = self.state.lock();
         let Some(retries) = state.connections.get_mut(connection.connection) else { return };
-        let pause_end = std::mem::replace(&mut retries.pause_end, Moment::START);
+        let pause_end = mem::replace(&mut retries.pause_end, Moment::START);
         let due = retries.take_until(pause_end);
         if !due.is_empty() {
             let at_once = |((_, arrival), request)| ((Moment::START, arrival), request);
@@ -186,12 +189,37 @@ impl RetryQueue {
 
     /// Returns whether the caller has to start the reaper, and counts it as started.
     pub(super) fn claim_reaper(&self, connection: ConnectionId) -> bool {
-        !std::mem::replace(&mut self.state.lock().connection(connection).has_reaper, true)
+        !mem::replace(&mut self.state.lock().connection(connection).has_reaper, true)
     }
 
-    /// Takes back a claim whose thread could not be started.
+    /// Takes back a claim whose thread could not be started, and notes that the reaper is missing.
     pub(super) fn unclaim_reaper(&self, connection: ConnectionId) {
-        self.state.lock().connection(connection).has_reaper = false;
+        let mut state = self.state.lock();
+        state.connection(connection).has_reaper = false;
+        state.connection(connection).lacks_reaper = true;
+    }
+
+    /// Wakes the reaper of a connection, or notes that it is missing.
+    ///
+    /// Returns `false` for the private connection, which has none.
+    pub(super) fn wake_or_miss_reaper(&self, connection: ConnectionId) -> bool {
+        let Some(reaper) = self.find_reaper(connection) else { return false };
+        let mut state = self.state.lock();
+        let retries = state.connection(connection);
+        retries.lacks_reaper = !retries.has_reaper;
+        drop(state);
+        reaper.parker.unpark();
+        true
+    }
+
+    /// Returns the numbers of the connections whose reapers are missing, and forgets them.
+    pub(super) fn take_missing_reapers(&self) -> Vec<usize> {
+        let mut state = self.state.lock();
+        let connections = state.connections.iter_mut().enumerate();
+        let missing = |(number, it): (_, &mut ConnectionRetries)| {
+            mem::take(&mut it.lacks_reaper).then_some(number)
+        };
+        connections.filter_map(missing).collect()
     }
 
     /// Tells the reapers to end when no request is open.
@@ -234,7 +262,7 @@ impl ConnectionRetries {
     /// Removes the requests that are scheduled until that moment, inclusive.
     fn take_until(&mut self, moment: Moment) -> BTreeMap<(Moment, u64), Request> {
         let later = self.scheduled.split_off(&(moment + Duration::from_nanos(1), 0));
-        std::mem::replace(&mut self.scheduled, later)
+        mem::replace(&mut self.scheduled, later)
     }
 
     /// Returns the end of the pause that `now` lies in, or that begins now.

@@ -352,6 +352,11 @@ impl Router {
         self.nodes.pool(connection.node).dispatch(connection);
     }
 
+    /// Starts the reapers for which the system had no room.
+    pub(crate) fn start_missing_reapers(&self) {
+        self.nodes.pools().iter().for_each(|pool| pool.start_missing_reapers());
+    }
+
     /// Sends a command repeatedly until `until`, as [`Pool::repeat`].
     pub(crate) fn repeat(&self, call: Call, connection: ConnectionId, until: Moment) {
         self.nodes.pool(connection.node).repeat(self.nodes.adapt(call), connection, until);

@@ -2,7 +2,9 @@
 //!
 //! A RedLock uses them to send one request to many servers without waiting for each in turn.
 //! A job starts a thread if all threads are busy, up to [`MAX_THREADS`]. The threads end when the
-//! executor is closed and its queue is empty.
+//! executor is closed and its queue is empty. No job runs on the thread that submits it: if the
+//! system has no room for a first thread, the jobs wait in the queue, and the next job or the
+//! watchdog tries again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +12,6 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::util::log_lines::LINES;
-use crate::util::log_target;
 use crate::util::sync::Mutex;
 use crate::util::threads;
 
@@ -44,12 +44,13 @@ impl fmt::Debug for Executor {
 impl Executor {
     /// Queues a job and starts a thread for it if all are busy. Does not wait for the job.
     ///
-    /// After [`Executor::close`] each job gets a thread of its own that nobody joins. A job runs on
-    /// the calling thread only if the system starts no thread and no other worker exists.
+    /// After [`Executor::close`] each job gets a thread of its own that nobody joins, or is dropped
+    /// if the system has no room for the thread.
     pub(crate) fn run(self: &Arc<Executor>, job: impl FnOnce() + Send + 'static) {
         let admitted = self.0.lock().admit();
         let Some((sender, new_worker)) = admitted else {
-            return threads::detach_or_run("leasehold-jobs", job);
+            drop(threads::detach("leasehold-jobs", job, |job| job()));
+            return;
         };
         let executor = Arc::clone(self);
         let job: Job = Box::new(move || {
@@ -69,19 +70,15 @@ impl Executor {
         let work = move || jobs.into_iter().for_each(|job| job());
         match threads::start("leasehold-jobs", work) {
             Ok(thread) => self.0.lock().handles.push(thread),
-            Err(error) => {
-                let mut state = self.0.lock();
-                state.threads -= 1;
-                let has_no_workers = state.threads == 0;
-                drop(state);
-                log::error!(
-                    logger: LINES, target: log_target::CLIENT, error:%;
-                    "the executor cannot start a thread: {error}"
-                );
-                if has_no_workers {
-                    queue.try_iter().for_each(|job| job());
-                }
-            }
+            Err(_) => self.0.lock().threads -= 1,
+        }
+    }
+
+    /// Starts a worker for jobs that wait without one.
+    pub(crate) fn start_missing_worker(&self) {
+        let missing = self.0.lock().claim_missing_worker();
+        if let Some(queue) = missing {
+            self.start_worker(queue);
         }
     }
 
@@ -110,6 +107,14 @@ impl ExecutorState {
         let starts = self.open > self.threads && self.threads < MAX_THREADS;
         self.threads += usize::from(starts);
         Some((sender, starts.then_some(receiver)))
+    }
+
+    /// Counts the first worker if jobs wait for one, and returns its queue.
+    fn claim_missing_worker(&mut self) -> Option<Receiver<Job>> {
+        let is_missing = self.threads == 0 && self.open > 0;
+        let (_, receiver) = self.queue.as_ref().filter(|_| is_missing)?;
+        self.threads = 1;
+        Some(receiver.clone())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -12,44 +13,57 @@ use crate::util::log_target;
 /// The pause of a thread after a step that panicked, so that it does not spin.
 pub(crate) const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
-/// Starts a thread with that name.
+/// Whether the last attempt to start a thread failed.
+static HAS_NO_ROOM: AtomicBool = AtomicBool::new(false);
+
+/// Starts a thread with that name. Logs the first failure until a thread starts again.
 pub(crate) fn start(
     name: &str,
     run: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
-    Builder::new().name(name.to_owned()).spawn(run)
+    let started = Builder::new().name(name.to_owned()).spawn(run);
+    let had_no_room = HAS_NO_ROOM.swap(started.is_err(), Ordering::Relaxed);
+    if let Err(error) = started.as_ref()
+        && !had_no_room
+    {
+        log::error!(
+            logger: LINES, target: log_target::CLIENT, error:%;
+            "the system has no room for the thread {name}: {error}"
+        );
+    }
+    started
 }
 
 /// Starts a thread that nobody joins; in a model, a thread that the model schedules.
 #[cfg(not(all(test, leasehold_model)))]
-fn detach(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+fn start_detached(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     start(name, run).map(drop)
 }
 
 #[cfg(all(test, leasehold_model))]
-fn detach(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+fn start_detached(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-/// Runs a job on a thread that nobody joins, or on the calling thread if none can be started.
-pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
-    let job = Arc::new(Mutex::new(Some(job)));
-    let take = |job: &Mutex<Option<_>>| job.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let shared = Arc::clone(&job);
-    let run = move || {
-        if let Some(job) = take(&shared) {
-            job();
+/// Passes a value to a thread that nobody joins. Returns the value if no thread can be started.
+pub(crate) fn detach<T: Send + 'static>(
+    name: &str,
+    value: T,
+    run: impl FnOnce(T) + Send + 'static,
+) -> Result<(), T> {
+    let value = Arc::new(Mutex::new(Some(value)));
+    let take =
+        |value: &Mutex<Option<T>>| value.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let shared = Arc::clone(&value);
+    let started = start_detached(name, move || {
+        if let Some(value) = take(&shared) {
+            run(value);
         }
-    };
-    if let Err(error) = detach(name, run) {
-        log::error!(
-            logger: LINES, target: log_target::CLIENT, error:%;
-            "cannot start the thread {name}, so a caller waits instead: {error}"
-        );
-        if let Some(job) = take(&job) {
-            job();
-        }
+    });
+    if started.is_ok() {
+        return Ok(());
     }
+    take(&value).map_or(Ok(()), Err)
 }
 
 /// Runs one step of a thread that must not end. Returns `None` if the step panicked.

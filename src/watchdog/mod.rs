@@ -6,6 +6,8 @@
 //! is then asked whether it has the hold. To take and drop a lock costs one insertion and one
 //! removal of a timer, and no system call.
 //!
+//! Before each round the thread starts the threads of the client for which the system had no room.
+//!
 //! A round of the thread:
 //! 1. After a topology change, closes connections to former servers, forgets these servers, and
 //!    makes all waiting callers try again. All leases are then due.
@@ -62,6 +64,7 @@ use crate::topology::audit::Auditor;
 use crate::topology::failover::ServerObserver;
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
+use crate::util::executor::Executor;
 use crate::util::log_lines::{self, LINES};
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
@@ -96,6 +99,7 @@ pub(crate) struct WatchdogSettings {
     /// The lease of a grant by message.
     pub(crate) grant_lease: Duration,
     pub(crate) events: EventSink,
+    pub(crate) executor: Arc<Executor>,
 }
 
 /// The watchdog of one client.
@@ -202,12 +206,19 @@ impl Watchdog {
     fn run(&self) {
         let mut next_heartbeat = Moment::START;
         while !self.stop.load(Ordering::Acquire) {
-            log_lines::start_missing_writer();
+            self.start_missing_threads();
             let round = || self.round(&mut next_heartbeat);
             let next_round = threads::catch_panic("renewing leases", round);
             self.parker.park_until(next_round.unwrap_or_else(|| self.after_panic()));
         }
         threads::catch_panic("deleting the client record", || self.withdraw());
+    }
+
+    /// Starts threads that are needed, and for which the system had no room.
+    fn start_missing_threads(&self) {
+        log_lines::start_missing_writer();
+        self.router.start_missing_reapers();
+        self.settings.executor.start_missing_worker();
     }
 
     /// Makes the next round renew all holds, and returns its moment.
@@ -388,6 +399,7 @@ mod tests {
             client: Uuid::nil(),
             grant_lease: SECOND,
             events: EventSink::default(),
+            executor: Arc::default(),
         };
         let auditor = Auditor::new(AuditPolicy::Ignore, true, EventSink::default());
         let (router, auditor) = (Arc::new(unreachable_cluster()), Arc::new(auditor));

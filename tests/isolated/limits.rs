@@ -2,16 +2,157 @@
 //!
 //! Each test runs in its own process, whose limits it lowers.
 
-use leasehold::{Client, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::{Builder, Client, RedLock, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::harness::Server;
 use crate::harness::process::alone;
+use crate::harness::wait::threads_named;
+use crate::harness::{Server, eventually, exists};
+
+/// Longer than a call with a short limit takes on any machine, and far shorter than `RESPONSE`.
+const SOON: Duration = Duration::from_secs(5);
+const RESPONSE: Duration = Duration::from_secs(50);
+const SHORT: Duration = Duration::from_millis(200);
 
 /// Sets the soft limit of a resource for this process.
-fn limit(resource: Resource, to: u64) {
-    let limits = Rlimit { current: Some(to), ..getrlimit(resource) };
-    setrlimit(resource, limits).expect("a soft limit may be lowered");
+fn limit(resource: Resource, to: Option<u64>) {
+    let limits = Rlimit { current: to, ..getrlimit(resource) };
+    setrlimit(resource, limits).expect("a soft limit may be set");
+}
+
+/// Leaves no room for a further thread in this process until it is dropped.
+///
+/// A limit of the memory stops root too, unlike a limit of the threads.
+struct NoRoom {
+    before: Option<u64>,
+    leave: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl NoRoom {
+    /// Leaves memory for a thread's work, and none for another stack.
+    ///
+    /// Blocks until the watchdogs of `clients` clients run: the start of a thread needs memory too.
+    fn start(clients: usize) -> NoRoom {
+        const LEFT: u64 = 7 << 18;
+        eventually("the watchdogs run", || threads_named("leasehold-watchdog") == clients);
+        let status = std::fs::read_to_string("/proc/self/status").expect("the status");
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+        let size = size.and_then(|size| size.split_whitespace().next()?.parse::<u64>().ok());
+        let before = getrlimit(Resource::As).current;
+        limit(Resource::As, Some(size.expect("a size in kB") * 1024 + LEFT));
+        // The system uses the stacks of ended threads again.
+        let leave = Arc::<AtomicBool>::default();
+        let waits = || {
+            let leave = Arc::clone(&leave);
+            thread::Builder::new().spawn(move || {
+                while !leave.load(Ordering::SeqCst) {
+                    thread::park();
+                }
+            })
+        };
+        let threads = std::iter::from_fn(|| waits().ok()).collect();
+        NoRoom { before, leave, threads }
+    }
+}
+
+impl Drop for NoRoom {
+    fn drop(&mut self) {
+        limit(Resource::As, self.before);
+        self.leave.store(true, Ordering::SeqCst);
+        self.threads.iter().for_each(|thread| thread.thread().unpark());
+        // A panic of the test drops this value too, so no failure of a thread is told.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Returns settings with which an end in time is told from the end of a response time-out.
+fn settings(server: &Server) -> Builder {
+    let builder = Client::builder().single(server.url()).response_timeout(RESPONSE).announce(false);
+    builder.connect_timeout(RESPONSE).pool_timeout(RESPONSE).pool_size(1)
+}
+
+/// Returns the result of a call that has to end soon.
+#[track_caller]
+fn soon<T>(call: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = call();
+    assert!(start.elapsed() < SOON, "the call took {:?}", start.elapsed());
+    result
+}
+
+#[test]
+fn a_drop_and_a_call_with_a_limit_do_not_wait_without_room_for_a_thread() -> Result<()> {
+    if !alone("limits::a_drop_and_a_call_with_a_limit_do_not_wait_without_room_for_a_thread") {
+        return Ok(());
+    }
+    let server = Server::start();
+    let client = settings(&server).build()?;
+    let guard = client.lock("a").lock_owned()?;
+    assert_eq!(threads_named("leasehold-reaper"), 0, "no request was sent in the background");
+    server.stop();
+    let no_room = NoRoom::start(1);
+    soon(|| drop(guard));
+    assert!(soon(|| client.lock("b").try_lock_for(SHORT)).is_err_and(|error| error.is_timeout()));
+    server.resume();
+    // The answers are read by a caller.
+    soon(|| client.lock("c").lock_owned())?.unlock()?;
+    drop(no_room);
+    eventually("the releases are sent", || server.keys().is_empty());
+    client.close();
+    Ok(())
+}
+
+#[test]
+fn a_broken_connection_is_made_without_room_for_a_thread() -> Result<()> {
+    if !alone("limits::a_broken_connection_is_made_without_room_for_a_thread") {
+        return Ok(());
+    }
+    let server = Server::start();
+    let client = settings(&server).build()?;
+    drop(client.lock("a").lock_owned()?);
+    eventually("the release is sent", || server.keys().is_empty());
+    let kept = client.lock("kept").lock_owned()?;
+    let without_reaper = settings(&server).build()?;
+    let no_room = NoRoom::start(2);
+    server.client_kill_type("normal");
+    // The reaper connects.
+    soon(|| client.lock("b").lock_owned())?.unlock()?;
+    assert!(kept.is_held() && exists(&server, "kept"));
+    // Without a reaper the call ends with its limit.
+    let lock = without_reaper.lock("c");
+    assert!(soon(|| lock.try_lock_for(SHORT)).is_err_and(|error| error.is_timeout()));
+    drop(no_room);
+    lock.lock()?.unlock()?;
+    kept.unlock()
+}
+
+#[test]
+fn a_lock_on_several_servers_keeps_its_limit_without_room_for_a_thread() -> Result<()> {
+    if !alone("limits::a_lock_on_several_servers_keeps_its_limit_without_room_for_a_thread") {
+        return Ok(());
+    }
+    let servers = [(); 3].map(|()| Server::start());
+    let clients = servers.each_ref().map(|server| settings(server).build());
+    let clients = clients.into_iter().collect::<Result<Vec<_>>>()?;
+    let lock = RedLock::new(clients, "a");
+    servers[0].stop();
+    let no_room = NoRoom::start(3);
+    let outcome = soon(|| lock.try_lock_for(SHORT));
+    assert!(outcome.as_ref().is_err_and(|error| error.is_timeout()), "{outcome:?}");
+    drop(no_room);
+    let guard = lock.lock()?;
+    let no_room = NoRoom::start(3);
+    soon(|| drop(guard));
+    drop(no_room);
+    servers[0].resume();
+    eventually("the locks are free", || servers.iter().all(|server| server.keys().is_empty()));
+    Ok(())
 }
 
 #[test]
@@ -21,7 +162,7 @@ fn an_error_names_the_limit_of_open_files() -> Result<()> {
     }
     let server = Server::start();
     let client = Client::builder().single(server.url()).build_lazily()?;
-    limit(Resource::Nofile, 0);
+    limit(Resource::Nofile, Some(0));
     let error = client.lock("a").try_lock().expect_err("no socket can be opened");
     assert!(error.is_connection(), "{error:?}");
     let text = error.with_causes().to_string();

@@ -93,12 +93,24 @@ impl<'a> PipelineLead<'a> {
     }
 
     /// Passes the leadership to a thread that connects.
+    ///
+    /// Without room for a thread the reaper connects, and until then the callers sleep up to their
+    /// limits. The private connection has no reaper: its only caller, the watchdog, connects.
     fn connect_on_thread(mut self) {
         let Some(connection) = self.connection.itself.upgrade() else { return };
         let Some(pipeline) = self.pipeline.take() else { return };
-        threads::detach_or_run("leasehold-connect", move || {
+        let connect = |(connection, pipeline): (Arc<SharedConnection>, _)| {
             PipelineLead::new(&connection, pipeline).connect();
-        });
+        };
+        let unstarted = threads::detach("leasehold-connect", (connection, pipeline), connect);
+        let Err((connection, pipeline)) = unstarted else { return };
+        // The lead goes back without an offer to a caller, which could not connect either.
+        connection.state.lock().pipeline = Some(pipeline);
+        if !connection.context.observer.connects(connection.id)
+            && let Some(lead) = PipelineLead::take(&connection)
+        {
+            lead.connect();
+        }
     }
 
     /// Connects. If that fails, all queued requests fail.

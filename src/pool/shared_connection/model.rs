@@ -89,6 +89,10 @@ struct Reaper {
 impl ConnectionObserver for Reaper {
     fn reconnected(&self, _connection: ConnectionId, _address: &Arc<str>) {}
 
+    fn connects(&self, _connection: ConnectionId) -> bool {
+        false
+    }
+
     fn answered(&self, _connection: ConnectionId, request: Request, reply: CallReply) {
         self.settle(request, Ok(reply));
     }
