@@ -40,8 +40,8 @@ impl Client {
     /// - [`is_configuration`](crate::Error::is_configuration) if the pattern is empty, has control
     ///   characters, or is longer than 256 bytes.
     /// - [`is_closed`](crate::Error::is_closed) after [`close`](Client::close).
-    /// - The iterator returns the errors of [`Lock::holder`](crate::Lock::holder). An error ends
-    ///   the iterator.
+    /// - The iterator returns the errors of [`Lock::holder`](crate::Lock::holder). In a cluster the
+    ///   search goes on after a node that does not answer, and its error comes after all locks.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -61,9 +61,10 @@ impl Client {
     /// free lock with waiting callers, for a hash of another program, and for the name of a
     /// semaphore or a latch.
     ///
-    /// Blocks until the servers answer, for one response time-out at most. Two round trips, the
-    /// first to all nodes of a cluster at the same time; one if the lock is free. Then asks the
-    /// processes of the holders for more facts, as [`Lock::holders`](crate::Lock::holders) does.
+    /// Blocks until the servers answer, for one response time-out at most. Two round trips; one if
+    /// the lock is free. In a cluster without shard channels the first goes to all nodes at the
+    /// same time, which count the waiting processes; those at a node that does not answer are not
+    /// counted. Then asks the processes of the holders for more facts, as [`Lock::holders`](crate::Lock::holders) does.
     ///
     /// # Errors
     /// The errors of [`Lock::holder`](crate::Lock::holder).

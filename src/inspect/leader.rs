@@ -124,7 +124,7 @@ impl Inspector<'_> {
         let Some(query) = leader.record_query() else { return Ok(()) };
         match leader.add_record(self.ask(query, Target::Any)) {
             Err(error) if error.code() == Some("NOPERM") => Ok(()),
-            outcome => outcome,
+            outcome => outcome.map(drop),
         }
     }
 }

@@ -41,7 +41,11 @@ const BEGIN: &[u8] = b"0";
 ///
 /// Returned by [`Client::locks`](crate::Client::locks). Asks a server for the next locks when all
 /// found locks have been returned; each such step blocks for one response time-out and 50 ms at
-/// most, plus the time for questions to processes. An error ends the iterator.
+/// most, plus the time for questions to processes.
+///
+/// If a node of a cluster does not answer, the search goes on with the other nodes, and the
+/// iterator returns the errors after all locks: one error, with its
+/// [server](crate::Error::server), for each such node. Any other error ends the search.
 #[must_use = "an iterator does nothing until it is used"]
 pub struct Locks {
     engine: Arc<Engine>,
@@ -53,8 +57,8 @@ pub struct Locks {
     /// The number of pages that the next step reads. Each step doubles it.
     pages: usize,
     found: VecDeque<LockInfo>,
-    /// The error to return after the locks in `found`.
-    error: Option<Error>,
+    /// The errors to return after all locks.
+    errors: VecDeque<Error>,
     /// The keys of all locks that were found. A scan may return a key several times.
     found_keys: HashSet<String>,
     records: ClientRecords,
@@ -72,10 +76,9 @@ impl Iterator for Locks {
 
     fn next(&mut self) -> Option<Result<LockInfo>> {
         while self.found.is_empty() {
-            if let Some(error) = self.error.take() {
-                return Some(Err(error));
+            if self.servers.is_empty() {
+                return self.errors.pop_front().map(Err);
             }
-            self.servers.front()?;
             self.read_ahead();
         }
         self.found.pop_front().map(Ok)
@@ -100,7 +103,7 @@ impl Locks {
             cursor: BEGIN.to_vec(),
             pages: 1,
             found: VecDeque::new(),
-            error: None,
+            errors: VecDeque::new(),
             found_keys: HashSet::new(),
             records: ClientRecords::new(),
         })
@@ -110,21 +113,32 @@ impl Locks {
     fn read_ahead(&mut self) {
         let (mut found, end) = (Vec::new(), clock::now() + READ_AHEAD);
         for page in 0..self.pages {
-            let Some(server) = self.servers.front().copied() else { break };
             if page > 0 && clock::now() >= end {
                 break;
             }
+            let Some(server) = self.servers.pop_front() else { break };
             match self.read_page(server) {
-                Ok(locks) => found.extend(locks),
-                Err(error) => {
-                    self.servers.clear();
-                    self.error = Some(error);
+                Ok(locks) => {
+                    found.extend(locks);
+                    if self.cursor != BEGIN {
+                        self.servers.push_front(server);
+                    }
                 }
+                Err(error) => self.give_up_server(error),
             }
         }
         self.pages = MAX_PAGES.min(2 * self.pages);
         query::add_answers(&mut self.session, self.engine.name_prefix(), &mut found);
         self.found.extend(found);
+    }
+
+    /// Goes on with the next server if the error concerns one server of several.
+    fn give_up_server(&mut self, error: Error) {
+        self.cursor = BEGIN.to_vec();
+        if !(self.engine.is_cluster() && error.is_transient()) {
+            self.servers.clear();
+        }
+        self.errors.push_back(error);
     }
 
     /// Reads the next keys of a server, and the locks among them.
@@ -146,7 +160,7 @@ impl Locks {
         Ok(found)
     }
 
-    /// Returns the next keys of a server, and goes on to the next server after the last ones.
+    /// Returns the next keys of a server.
     fn scan(&mut self, inspector: &Inspector<'_>, server: Target) -> Result<Vec<Vec<u8>>> {
         let pattern = self.pattern.as_bytes();
         let parts: [&[u8]; 8] =
@@ -155,9 +169,6 @@ impl Locks {
         let mut parts = reply.into_list()?.into_iter();
         let mut next = || parts.next().unwrap_or(Reply::Nil);
         self.cursor = next().into_text()?;
-        if self.cursor == BEGIN {
-            self.servers.pop_front();
-        }
         next().into_texts()
     }
 
@@ -178,7 +189,7 @@ fn with_waiting(inspector: &Inspector<'_>, locks: Vec<(Name, LockState)>) -> Res
         true => name.rw_channel(),
         false => name.channel(),
     });
-    let counts = inspector.subscribers(&channels.collect::<Vec<_>>())?;
+    let counts = inspector.subscribers(&channels.collect::<Vec<_>>());
     let counted = locks.iter().zip(counts);
-    Ok(counted.map(|((name, state), count)| LockInfo::new(name, state, count)).collect())
+    counted.map(|((name, state), count)| Ok(LockInfo::new(name, state, count?))).collect()
 }

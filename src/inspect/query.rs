@@ -1,4 +1,9 @@
 //! The commands of a query, each with a response limit. Commands to one node go in one write.
+//!
+//! A node of a cluster that does not answer fails only what it alone knows: the locks in its slots.
+//! - Subscribers of a shard channel are counted by the node of its slot. A plain channel may have
+//!   subscribers at each node; those at a node that does not answer are not counted.
+//! - A client whose record cannot be read counts as a client without a record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,6 +63,11 @@ impl<'a> Inspector<'a> {
         self.engine
     }
 
+    /// Returns whether a query goes on with other servers after this error.
+    pub(super) fn is_partial(&self, error: &Error) -> bool {
+        self.engine.is_cluster() && error.is_transient()
+    }
+
     /// Returns the number of topology changes so far.
     pub(crate) fn generation(&self) -> Generation {
         self.engine.router.generation()
@@ -111,8 +121,8 @@ impl<'a> Inspector<'a> {
             ListensTo::Permits => name.permits_channel(),
             ListensTo::Latch => name.latch_channel(),
         };
-        let processes = self.subscribers(&[channel])?;
-        Ok(WaitingInfo::of_processes(processes.into_iter().sum()))
+        let processes = self.subscribers(&[channel]);
+        Ok(WaitingInfo::of_processes(processes.into_iter().sum::<Result<u64>>()?))
     }
 
     fn queue(&self, verb: &[u8], key: &str, target: Target) -> Result<WaitingInfo> {
@@ -160,17 +170,17 @@ impl<'a> Inspector<'a> {
     pub(super) fn describe(&self, names: &[Name]) -> Result<Vec<Option<LockState>>> {
         let (asked, batches) = (self.engine.asks_now(), self.batches(names));
         let queued = self.queue_batches(names, &batches, Target::Any);
-        self.receive(names, &batches, queued, asked)
+        self.receive(names, &batches, queued, asked).into_iter().collect()
     }
 
     /// Describes locks, and counts the processes that wait for each. One round trip.
     ///
-    /// `first` is the target of the first command.
+    /// `first` is the target of the first command. An error concerns one lock.
     pub(super) fn look(
         &self,
         names: &[Name],
         first: Target,
-    ) -> Result<Vec<Option<(LockState, u64)>>> {
+    ) -> Vec<Result<Option<(LockState, u64)>>> {
         let (asked, batches) = (self.engine.asks_now(), self.batches(names));
         let queued = self.queue_batches(names, &batches, first);
         let same = Target::prefer(queued.first().map(|routed| routed.connection));
@@ -178,17 +188,18 @@ impl<'a> Inspector<'a> {
         let channels: Vec<_> = channels.collect();
         let subscribers = self.queue_subscribers(&channels, same);
         if self.engine.is_cluster() {
-            let all = queued.iter().chain(&subscribers).map(|routed| routed.connection);
+            let counting = subscribers.iter().map(|(_, routed)| routed);
+            let all = queued.iter().chain(counting).map(|routed| routed.connection);
             all.for_each(|connection| self.engine.router.flush(connection));
         }
         let states = self.receive(names, &batches, queued, asked);
-        let counts = self.count_subscribers(subscribers, channels.len())?;
-        let counted = states?.into_iter().zip(counts.chunks(2)).map(|(state, counts)| {
-            let state = state.filter(LockState::is_lock)?;
-            let count = counts[usize::from(state.is_read_write())];
-            Some((state, count))
+        let counts = self.count_subscribers(subscribers, channels.len());
+        let counted = states.into_iter().zip(counts.chunks(2)).map(|(state, counts)| {
+            let Some(state) = state?.filter(LockState::is_lock) else { return Ok(None) };
+            let count = counts[usize::from(state.is_read_write())].clone()?;
+            Ok(Some((state, count)))
         });
-        Ok(counted.collect())
+        counted.collect()
     }
 
     /// Returns the positions of the names of each script call.
@@ -218,29 +229,31 @@ impl<'a> Inspector<'a> {
         batches: &[Vec<usize>],
         queued: Vec<RoutedCall>,
         asked: Asked,
-    ) -> Result<Vec<Option<LockState>>> {
+    ) -> Vec<Result<Option<LockState>>> {
         let router = &self.engine.router;
         let wait = |(batch, routed): (&Vec<usize>, RoutedCall)| match batch.len() {
             1 => router.wait(routed, self.limit).1,
             _ => router.wait_without_retry(routed, self.limit).1,
         };
         let outcomes: Vec<_> = batches.iter().zip(queued).map(wait).map(into_reply).collect();
-        let mut states: Vec<_> = names.iter().map(|_| None).collect();
+        let mut states: Vec<_> = names.iter().map(|_| Ok(None)).collect();
         let mut refused: Vec<usize> = Vec::new();
         for (batch, outcome) in batches.iter().zip(outcomes) {
             match outcome {
                 Err(error) if batch.len() > 1 && error.is_caused_by_keys() => refused.extend(batch),
-                outcome => read_states(batch, outcome?, &mut states)?,
+                outcome => read_states(batch, outcome, &mut states),
             }
         }
         let again = refused.iter().map(|at| describe_call([&names[*at]], Reading::Search));
         for (at, outcome) in refused.iter().zip(self.ask_all(again)) {
-            read_states(&[*at], outcome?, &mut states)?;
+            read_states(&[*at], outcome, &mut states);
         }
         for (name, state) in names.iter().zip(&states) {
-            self.lose_absent(asked, name, state.as_ref());
+            if let Ok(state) = state {
+                self.lose_absent(asked, name, state.as_ref());
+            }
         }
-        Ok(states)
+        states
     }
 
     /// Ends the holds of this process that the state of their lock does not show.
@@ -275,43 +288,71 @@ impl<'a> Inspector<'a> {
     }
 
     /// Returns the number of subscribers of each channel. One round trip.
-    pub(super) fn subscribers(&self, channels: &[&str]) -> Result<Vec<u64>> {
+    pub(super) fn subscribers(&self, channels: &[&str]) -> Vec<Result<u64>> {
         let queued = self.queue_subscribers(channels, Target::Any);
         self.count_subscribers(queued, channels.len())
     }
 
-    /// Queues the commands that count subscribers; on a single server, `same` is their target.
-    fn queue_subscribers(&self, channels: &[&str], same: Target) -> Vec<RoutedCall> {
-        if channels.is_empty() {
+    /// Queues the commands that count subscribers, each with the positions of its channels.
+    ///
+    /// On a single server, `same` is their target.
+    fn queue_subscribers(&self, channels: &[&str], same: Target) -> Vec<(Vec<usize>, RoutedCall)> {
+        let all: Vec<_> = (0..channels.len()).collect();
+        if all.is_empty() {
             return Vec::new();
         }
-        let verb: &[u8] = match self.engine.is_sharded() {
-            true => b"SHARDNUMSUB",
-            false => b"NUMSUB",
+        let router = &self.engine.router;
+        let is_sharded = self.engine.is_sharded();
+        let verb: &[u8] = if is_sharded { b"SHARDNUMSUB" } else { b"NUMSUB" };
+        let queue = |positions: Vec<usize>, target| {
+            let names = positions.iter().map(|at| channels[*at].as_bytes());
+            let parts: Vec<&[u8]> = [b"PUBSUB", verb].into_iter().chain(names).collect();
+            (positions, router.queue(Call::command(&parts), target))
         };
-        let names = channels.iter().map(|channel| channel.as_bytes());
-        let parts: Vec<&[u8]> = [b"PUBSUB", verb].into_iter().chain(names).collect();
-        let queue = |target| self.engine.router.queue(Call::command(&parts), target);
-        match self.engine.is_cluster() {
-            true => self.targets().into_iter().map(queue).collect(),
-            false => vec![queue(same)],
+        if !self.engine.is_cluster() {
+            return vec![queue(all, same)];
         }
-    }
-
-    /// Waits for the queued commands; returns the subscribers of each channel on all servers.
-    fn count_subscribers(&self, queued: Vec<RoutedCall>, channels: usize) -> Result<Vec<u64>> {
-        let mut counts = vec![0; channels];
-        for reply in self.wait_all(queued) {
-            // The reply has the channels in the order of the command, each before its number.
-            let numbers = reply?.into_list()?.into_iter().skip(1).step_by(2);
-            for (count, number) in counts.iter_mut().zip(numbers) {
-                *count += u64::try_from(number.into_int()?).unwrap_or(0);
+        let mut queued = Vec::new();
+        for (_, connection) in router.servers() {
+            let is_there =
+                |at: &usize| !is_sharded || router.node_of(channels[*at]) == connection.node;
+            let positions: Vec<_> = all.iter().copied().filter(is_there).collect();
+            if !positions.is_empty() {
+                queued.push(queue(positions, Target::Prefer(connection)));
             }
         }
-        Ok(counts)
+        queued
+    }
+
+    /// Waits for the queued commands; returns the subscribers of each channel on all servers that
+    /// answer.
+    ///
+    /// The number of a channel is an error if no server with the channel answers.
+    fn count_subscribers(
+        &self,
+        queued: Vec<(Vec<usize>, RoutedCall)>,
+        channels: usize,
+    ) -> Vec<Result<u64>> {
+        let (positions, queued): (Vec<_>, Vec<_>) = queued.into_iter().unzip();
+        let mut counts: Vec<Option<Result<u64>>> = vec![None; channels];
+        for (positions, reply) in positions.iter().zip(self.wait_all(queued)) {
+            let numbers = reply.and_then(read_counts);
+            for (place, at) in positions.iter().enumerate() {
+                let number = numbers.as_ref().map(|all| all.get(place).copied().unwrap_or(0));
+                counts[*at] = Some(match (counts[*at].take(), number) {
+                    (Some(Ok(count)), Ok(number)) => Ok(count + number),
+                    (Some(Err(error)), _) if !self.is_partial(&error) => Err(error),
+                    (Some(Ok(count)), Err(error)) if self.is_partial(error) => Ok(count),
+                    (_, number) => number.map_err(Error::clone),
+                });
+            }
+        }
+        counts.into_iter().map(|count| count.unwrap_or(Ok(0))).collect()
     }
 
     /// Sets the records of the clients of all holders. One round trip for those not in `known`.
+    ///
+    /// Returns whether a node of a cluster did not answer, so that records are missing.
     ///
     /// # Errors
     /// `is_server` with the code `NOPERM` and the missing permission, if the server refuses.
@@ -319,19 +360,27 @@ impl<'a> Inspector<'a> {
         &self,
         known: &mut ClientRecords,
         holders: impl Iterator<Item = &'h mut HolderInfo>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let holders: Vec<_> = holders.collect();
         let clients = holders.iter().filter_map(|holder| Some(holder.hold()?.0));
         let clients: BTreeSet<_> = clients.filter(|client| !known.contains_key(client)).collect();
         let replies = self.ask_all(clients.iter().map(|client| client_record::query(*client)));
+        let mut is_partial = false;
         for (client, reply) in clients.into_iter().zip(replies) {
-            known.insert(client, read_record(reply)?.map(Arc::new));
+            let record = match read_record(reply) {
+                Err(error) if self.is_partial(&error) => {
+                    is_partial = true;
+                    None
+                }
+                record => record?.map(Arc::new),
+            };
+            known.insert(client, record);
         }
         for holder in holders {
             let record = holder.hold().and_then(|(client, _)| known.get(&client).cloned());
             holder.set_record(record.flatten());
         }
-        Ok(())
+        Ok(is_partial)
     }
 }
 
@@ -357,11 +406,21 @@ pub(super) fn add_answers(session: &mut LiveSession, prefix: &str, found: &mut [
 }
 
 /// Reads the reply about the locks at these positions.
-fn read_states(batch: &[usize], reply: Reply, states: &mut [Option<LockState>]) -> Result<()> {
-    for (at, description) in batch.iter().zip(reply.into_list()?) {
-        states[*at] = LockState::read(description)?;
+fn read_states(batch: &[usize], reply: Result<Reply>, states: &mut [Result<Option<LockState>>]) {
+    match reply.and_then(Reply::into_list) {
+        Ok(descriptions) => {
+            for (at, description) in batch.iter().zip(descriptions) {
+                states[*at] = LockState::read(description);
+            }
+        }
+        Err(error) => batch.iter().for_each(|at| states[*at] = Err(error.clone())),
     }
-    Ok(())
+}
+
+/// Reads numbers of subscribers, in the order of the channels in the command.
+fn read_counts(reply: Reply) -> Result<Vec<u64>> {
+    let numbers = reply.into_list()?.into_iter().skip(1).step_by(2);
+    numbers.map(|number| Ok(u64::try_from(number.into_int()?).unwrap_or(0))).collect()
 }
 
 /// Returns the call that describes these locks, which share a slot.

@@ -11,12 +11,15 @@ use super::live::LiveSession;
 use super::query::{self, ClientRecords, Inspector};
 use crate::command::name::Name;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pool::Target;
 use crate::util::clock::{self, Moment};
 
 /// The time after which a client without a record is looked up again.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The time after which clients are looked up again whose records are on a node that does not answer.
+const UNREACHABLE_INTERVAL: Duration = Duration::from_secs(16);
 
 /// The number of records above which the records of unseen clients are dropped.
 const MAX_RECORDS: usize = 1024;
@@ -112,8 +115,25 @@ impl LockWatch {
     /// failure of this connection, the same pauses apply.
     ///
     /// # Errors
-    /// The errors of [`Lock::holder`](crate::Lock::holder). The next look tries again.
+    /// The errors of [`Lock::holder`](crate::Lock::holder). The next look tries again. In a cluster
+    /// one node that does not answer makes the look fail; [`look_each`](LockWatch::look_each)
+    /// returns the locks of the other nodes.
     pub fn look(&mut self) -> Result<Vec<Option<LockInfo>>> {
+        self.look_each()?.into_iter().collect()
+    }
+
+    /// Returns the state of each lock as [`look`](LockWatch::look) does, with an error for each
+    /// lock whose state is unknown.
+    ///
+    /// So one node of a cluster that does not answer hides only the locks in its slots. The facts
+    /// about clients whose records are on that node are missing, also for locks on other nodes.
+    ///
+    /// # Errors
+    /// An inner error concerns one lock, and names it. The outer errors concern all:
+    /// [`is_closed`](crate::Error::is_closed) after [`close`](crate::Client::close), and
+    /// [`is_server`](crate::Error::is_server) without the permission to read the records of
+    /// clients. The next look tries again.
+    pub fn look_each(&mut self) -> Result<Vec<Result<Option<LockInfo>>>> {
         let engine = Arc::clone(&self.engine);
         engine.check_open()?;
         let _active = engine.begin_call();
@@ -122,13 +142,18 @@ impl LockWatch {
         let inspector = Inspector::new(&engine, &limit);
         let mut found = Vec::new();
         let mut positions = Vec::with_capacity(self.names.len());
-        let states = inspector.look(&self.names, self.behind_release())?;
+        let states = inspector.look(&self.names, self.behind_release());
         for (name, state) in self.names.iter().zip(states) {
-            positions.push(state.is_some().then_some(found.len()));
-            found.extend(state.map(|(state, count)| LockInfo::new(name, &state, count)));
+            let named = |error: Error| error.with_lock_name(Arc::clone(name.given()));
+            let info = state.map_err(named).map(|state| {
+                let (state, count) = state?;
+                found.push(LockInfo::new(name, &state, count));
+                Some(found.len() - 1)
+            });
+            positions.push(info);
         }
         self.add_facts(&inspector, &mut found)?;
-        let lock = |at: &usize| Some(found[positions[*at]?].clone());
+        let lock = |at: &usize| positions[*at].clone().map(|at| Some(found[at?].clone()));
         Ok(self.given.iter().map(lock).collect())
     }
 
@@ -142,7 +167,9 @@ impl LockWatch {
     fn add_facts(&mut self, inspector: &Inspector<'_>, found: &mut [LockInfo]) -> Result<()> {
         self.forget_records(found);
         let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
-        inspector.add_records(&mut self.records, people)?;
+        if inspector.add_records(&mut self.records, people)? {
+            self.next_lookup = clock::now() + UNREACHABLE_INTERVAL;
+        }
         self.session.begin_query();
         query::add_answers(&mut self.session, self.engine.name_prefix(), found);
         Ok(())

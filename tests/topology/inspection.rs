@@ -140,3 +140,80 @@ fn a_watch_follows_the_master_after_a_fail_over() {
     });
     drop(guard);
 }
+
+/// One node of a cluster dies, and the others go on without its slots.
+fn shows_and_frees_locks_of_live_nodes(sharding: Sharding) {
+    let cluster = Cluster::with(3, 0, |config| config.line("cluster-require-full-coverage no"));
+    let builder = || Client::builder().cluster(cluster.urls()).sharding(sharding);
+    let build = || builder().build().expect("the cluster is well");
+    let dead = &cluster.nodes()[2];
+    // The record of this client is on the node that dies.
+    let of_dead = |client: &Client| {
+        let record = format!("leasehold_client:{{{}}}", client.id());
+        cluster.owner_of(&record).port() == dead.port()
+    };
+    let holding = std::iter::repeat_with(build).find(of_dead).expect("one of many");
+    let (waiting, looking) = (build(), build());
+    let [alive, other, lost] = [0, 1, 2].map(|node| cluster.key_on(&cluster.nodes()[node], "a"));
+    let names = [&alive, &lost, &other];
+    let guards = names.map(|name| holding.queue_lock(name).lock_owned().expect("free"));
+    let plain = cluster.key_on(&cluster.nodes()[0], "plain");
+    let plain_guard = holding.lock(&plain).lock_owned().expect("free");
+    let mut watch = looking.watch_locks(names).expect("good names");
+    assert_eq!(look(&mut watch).len(), 3);
+    dead.kill();
+    let is_lost = |error: leasehold::Error| {
+        assert!(error.is_retryable(), "{error:?}");
+        assert!(error.is_connection() || error.is_timeout() || error.is_server(), "{error:?}");
+    };
+    let token = CancelToken::new();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| waiting.lock(&plain).with_cancel(&token).lock().map(drop));
+        eventually("the live nodes answer, and the caller waits", || {
+            // The nodes refuse commands until they know of the death.
+            looking.lock(&plain).waiting().is_ok_and(|waiting| waiting.processes() == 1)
+        });
+        let shown = looking.lock_info(&alive).expect("its node answers").expect("held");
+        assert_eq!(shown.holders()[0].client_id(), Some(holding.id()));
+        assert_eq!(looking.queue_lock(&other).holders().expect("its node answers").len(), 1);
+        is_lost(looking.lock_info(&lost).map(drop).expect_err("its node is dead"));
+        is_lost(looking.queue_lock(&lost).holders().map(drop).expect_err("its node is dead"));
+
+        let mut each = watch.look_each().expect("some nodes answer");
+        let error = each.remove(1).expect_err("its node is dead");
+        assert_eq!(error.lock_name(), Some(&*lost));
+        is_lost(error);
+        for lock in each {
+            assert!(lock.expect("its node answers").is_some(), "held");
+        }
+        is_lost(watch.look().expect_err("one node is dead"));
+
+        let found: Vec<_> = looking.locks("*").expect("a good pattern").collect();
+        let (locks, errors): (Vec<_>, Vec<_>) = found.into_iter().partition(Result::is_ok);
+        let mut shown: Vec<_> = locks.into_iter().map(|it| it.expect("a lock")).collect();
+        shown.sort_by(|a, b| a.name().cmp(b.name()));
+        let mut expected = [&alive, &other, &plain];
+        expected.sort();
+        assert_eq!(Vec::from_iter(shown.iter().map(LockInfo::name)), expected);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        for error in errors.into_iter().filter_map(Result::err) {
+            assert_eq!(error.server(), Some(&*dead.addr().to_string()));
+            is_lost(error);
+        }
+        assert!(!looking.audit().expect("some nodes answer").is_empty());
+        assert!(looking.force_unlock(&alive).expect("its node answers"));
+        token.cancel();
+        assert!(in_time("the wait ends", waiter).is_err_and(|error| error.is_cancelled()));
+    });
+    drop((guards, plain_guard));
+}
+
+#[test]
+fn a_dead_node_hides_only_its_locks_with_plain_messages() {
+    shows_and_frees_locks_of_live_nodes(Sharding::Off);
+}
+
+#[test]
+fn a_dead_node_hides_only_its_locks_with_the_messages_of_the_cluster() {
+    shows_and_frees_locks_of_live_nodes(Sharding::Auto);
+}

@@ -1,5 +1,6 @@
 //! [`Looks`]: a thread that looks at locks again and again, and the signals that end a program.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,14 +11,14 @@ use signal_hook::iterator::Signals;
 
 use super::Observer;
 use super::event::{Happening, LockEvent};
-use super::snapshot::{self, Look};
+use super::snapshot::{self, Look, States};
 use crate::address::Server;
 use crate::failure::{Failure, Result};
 
 /// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The shortest time between two looks at a server that does not answer.
+/// The shortest time between two looks while a server does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Batches of events that wait for the reader. A reader that is slower delays the looks.
@@ -52,7 +53,7 @@ impl Looks {
     pub(crate) fn start(server: &Server, names: &[String], every: Duration) -> Result<Looks> {
         let (sender, receiver) = sync_channel(BACKLOG);
         let mut looker = Looker::new(server, names)?;
-        let first = looker.look()?;
+        let first = looker.first_look()?;
         forward_signals(sender.clone())?;
         thread::Builder::new().name("looks".into()).spawn(move || {
             let mut told = Ok(first);
@@ -99,7 +100,8 @@ struct Looker {
     watch: LockWatch,
     names: Vec<String>,
     observer: Observer,
-    is_outage: bool,
+    /// The locks whose server does not answer.
+    outages: BTreeSet<String>,
     last: Instant,
 }
 
@@ -111,52 +113,67 @@ impl Looker {
         names.dedup();
         let watch = server.connect()?.watch_locks(&names)?;
         let observer = Observer::default();
-        Ok(Looker { watch, names, observer, is_outage: false, last: Instant::now() })
+        Ok(Looker { watch, names, observer, outages: BTreeSet::new(), last: Instant::now() })
     }
 
     /// Waits until the next look is due.
     fn pause(&self, every: Duration) {
-        let pause = every.max(if self.is_outage { PAUSE } else { SHORTEST });
+        let pause = every.max(if self.outages.is_empty() { SHORTEST } else { PAUSE });
         thread::sleep(pause.saturating_sub(self.last.elapsed()));
     }
 
-    fn look(&mut self) -> leasehold::Result<Vec<LockEvent>> {
-        self.last = Instant::now();
-        let look = Look::take(|| Ok(self.watch.look()?.into_iter().flatten().collect()))?;
-        Ok(self.observer.compare(&look))
-    }
-
-    /// Looks, and tells of the beginning and the end of an outage. Other errors are failures.
-    fn look_again(&mut self) -> Result<Vec<LockEvent>> {
-        match self.look() {
-            Ok(events) if !self.is_outage => Ok(events),
-            Ok(events) => {
-                self.is_outage = false;
-                Ok(self.on_all_locks(Happening::Recovered, None).chain(events).collect())
-            }
-            Err(error) if !error.is_retryable() => Err(error.into()),
-            Err(_) if self.is_outage => Ok(Vec::new()),
-            Err(error) => {
-                self.is_outage = true;
-                let text = Failure::from(error).to_string();
-                Ok(self.on_all_locks(Happening::Outage, Some(&text)).collect())
-            }
+    /// Looks for the first time. Fails if no server answers.
+    fn first_look(&mut self) -> Result<Vec<LockEvent>> {
+        let (look, states) = self.look()?;
+        let error = states.iter().find_map(|state| state.as_ref().err());
+        if let Some(error) = error.filter(|_| look.unknown.len() == self.names.len()) {
+            return Err(error.clone().into());
         }
+        Ok(self.events(&look, &states))
     }
 
-    /// Returns one event per lock.
-    fn on_all_locks(
-        &self,
-        event: Happening,
-        text: Option<&str>,
-    ) -> impl Iterator<Item = LockEvent> + use<'_> {
-        let (at, text) = (snapshot::now(), text.map(str::to_owned));
-        self.names.iter().map(move |name| LockEvent {
+    /// Looks, and tells of the beginning and the end of outages. Other errors are failures.
+    fn look_again(&mut self) -> Result<Vec<LockEvent>> {
+        let (look, states) = match self.look() {
+            Err(error) if error.is_retryable() => {
+                let unknown = self.names.iter().cloned().collect();
+                let states = self.names.iter().map(|_| Err(error.clone())).collect();
+                (Look { unknown, ..Look::default() }, states)
+            }
+            looked => looked?,
+        };
+        Ok(self.events(&look, &states))
+    }
+
+    fn look(&mut self) -> leasehold::Result<(Look, States)> {
+        self.last = Instant::now();
+        Look::take(&self.names, || self.watch.look_each())
+    }
+
+    fn events(&mut self, look: &Look, states: &States) -> Vec<LockEvent> {
+        let at = snapshot::now();
+        let told = |name: &String, event, text| LockEvent {
             at,
             name: name.clone(),
             event,
-            text: text.clone(),
+            text,
             ..LockEvent::default()
-        })
+        };
+        let recovered = self.outages.iter().filter(|name| !look.unknown.contains(*name));
+        let mut events: Vec<_> =
+            recovered.map(|name| told(name, Happening::Recovered, None)).collect();
+        if look.unknown.len() < self.names.len() {
+            events.extend(self.observer.compare(look));
+        }
+        for (name, state) in self.names.iter().zip(states) {
+            if let Err(error) = state
+                && !self.outages.contains(name)
+            {
+                let text = Failure::from(error.clone()).to_string();
+                events.push(told(name, Happening::Outage, Some(text)));
+            }
+        }
+        self.outages.clone_from(&look.unknown);
+        events
     }
 }

@@ -28,20 +28,30 @@ pub(crate) struct Observer {
     looks: u64,
     /// The beginning of the look before.
     before: Option<f64>,
+    /// The locks of unknown state, each with the beginning of the last look before.
+    unknown: BTreeMap<String, Option<f64>>,
 }
 
 impl Observer {
     /// Returns the events since the look before, in the order of their times.
     ///
     /// The first look gives the present holders and queues, as `acquired` and `waiting`. A lock
-    /// that the look does not have is free.
+    /// that the look does not have is free. A lock of unknown state has no events; the next look
+    /// that knows the state is compared with the last one that did.
     pub(crate) fn compare(&mut self, look: &Look) -> Vec<LockEvent> {
         self.looks += 1;
-        let moment = Moment {
-            is_first: self.before.is_none(),
-            earliest: self.before.unwrap_or(look.begun).min(look.begun),
-            begun: look.begun,
-            ended: look.ended,
+        for name in &look.unknown {
+            self.unknown.entry(name.clone()).or_insert(self.before);
+        }
+        let (unknown, before) = (std::mem::take(&mut self.unknown), self.before);
+        let moment = |name: &String| {
+            let before = unknown.get(name).copied().unwrap_or(before);
+            Moment {
+                is_first: before.is_none(),
+                earliest: before.unwrap_or(look.begun).min(look.begun),
+                begun: look.begun,
+                ended: look.ended,
+            }
         };
         let mut events = Vec::new();
         for lock in &look.locks {
@@ -50,11 +60,15 @@ impl Observer {
             }
             let Some(history) = self.locks.get_mut(&lock.name) else { continue };
             history.last_seen = self.looks;
-            events.append(&mut history.compare(Some(lock), &moment));
+            events.append(&mut history.compare(Some(lock), &moment(&lock.name)));
         }
-        for history in self.locks.values_mut().filter(|it| it.last_seen != self.looks) {
-            events.append(&mut history.compare(None, &moment));
+        for (name, history) in &mut self.locks {
+            if history.last_seen != self.looks && !look.unknown.contains(name) {
+                events.append(&mut history.compare(None, &moment(name)));
+            }
         }
+        self.unknown = unknown;
+        self.unknown.retain(|name, _| look.unknown.contains(name));
         let looks = self.looks;
         let is_recent = |history: &History| looks - history.last_seen < MEMORY;
         self.locks.retain(|_, history| history.is_active() || is_recent(history));

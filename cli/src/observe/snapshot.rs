@@ -1,10 +1,11 @@
 //! [`Look`]: the state of locks at one moment, in types that a test can make.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::{HolderInfo, LockInfo};
 
-/// The held locks at one moment. A lock without a snapshot is free.
+/// The held locks at one moment. A lock without a snapshot is free, unless its state is unknown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Look {
     /// The time before the first question to the server, in seconds since 1970.
@@ -12,6 +13,8 @@ pub(crate) struct Look {
     /// The time after the last answer.
     pub(crate) ended: f64,
     pub(crate) locks: Vec<LockSnapshot>,
+    /// The names of the locks whose server has not answered.
+    pub(crate) unknown: BTreeSet<String>,
 }
 
 /// One held lock.
@@ -45,14 +48,28 @@ pub(crate) struct Caller {
     pub(crate) acquired: Option<u64>,
 }
 
+/// The state of each lock, in the order of the names; an error if it is unknown.
+pub(crate) type States = Vec<leasehold::Result<Option<LockInfo>>>;
+
 impl Look {
-    /// Takes a look: runs `ask` between two readings of the clock.
+    /// Takes a look at locks with these names: runs `ask` between two readings of the clock.
+    ///
+    /// An error that is not retryable is an error of the look.
     pub(crate) fn take(
-        ask: impl FnOnce() -> leasehold::Result<Vec<LockInfo>>,
-    ) -> leasehold::Result<Look> {
+        names: &[String],
+        ask: impl FnOnce() -> leasehold::Result<States>,
+    ) -> leasehold::Result<(Look, States)> {
         let begun = now();
-        let locks = ask()?.iter().map(LockSnapshot::of).collect();
-        Ok(Look { begun, ended: now().max(begun), locks })
+        let states = ask()?;
+        let mut look = Look { begun, ended: now().max(begun), ..Look::default() };
+        for (name, state) in names.iter().zip(&states) {
+            match state {
+                Ok(lock) => look.locks.extend(lock.as_ref().map(LockSnapshot::of)),
+                Err(error) if error.is_retryable() => drop(look.unknown.insert(name.clone())),
+                Err(error) => return Err(error.clone()),
+            }
+        }
+        Ok((look, states))
     }
 }
 

@@ -8,7 +8,8 @@ use super::snapshot::{Caller, LockSnapshot, Look};
 const T: f64 = 1_800_000_000.0;
 
 fn look(at: f64, locks: &[LockSnapshot]) -> Look {
-    Look { begun: T + at, ended: T + at + 0.001, locks: locks.to_vec() }
+    let locks = locks.to_vec();
+    Look { begun: T + at, ended: T + at + 0.001, locks, ..Look::default() }
 }
 
 fn lock(kind: &str, holders: &[Caller]) -> LockSnapshot {
@@ -286,4 +287,17 @@ fn an_event_is_a_line_of_json_without_unknown_facts() {
         let line = serde_json::to_string(&event).expect("numbers and texts");
         assert_eq!(serde_json::from_str::<LockEvent>(&line).ok(), Some(event), "{line}");
     }
+}
+
+#[test]
+fn a_lock_of_unknown_state_has_no_events_until_its_server_answers() {
+    let unknown = |at: f64| Look { unknown: ["a".to_owned()].into(), ..look(at, &[]) };
+    let held = |owner: &str| lock("lock", &[caller(owner)]);
+    assert_eq!(last(&[look(1.0, &[held("x")]), unknown(2.0)]), []);
+    // The hold may have ended at any time since the last look that saw it.
+    let looks = [look(1.0, &[held("x")]), unknown(2.0), unknown(3.0), look(4.0, &[])];
+    assert_eq!(last(&looks).len(), 1);
+    assert_eq!(last(&looks)[0].1, Happening::Released);
+    let first = events(&[unknown(1.0), look(2.0, &[held("x")])]);
+    assert!(first.len() == 1 && first[0].present, "{first:?}");
 }

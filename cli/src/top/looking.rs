@@ -12,7 +12,7 @@ use super::schedule::{Cost, Schedule, Task};
 use super::sight::Sight;
 use crate::failure::Failure;
 use crate::observe::Observer;
-use crate::observe::snapshot::{self, LockSnapshot, Look};
+use crate::observe::snapshot::Look;
 
 /// The number of locks that one step of a search takes.
 const STEP: usize = 256;
@@ -51,6 +51,7 @@ pub(crate) fn start(
         search: None,
         visible: None,
         followed: None,
+        missing: None,
     };
     let run = move || {
         let end = TellEnd(tell);
@@ -79,6 +80,8 @@ struct Looker {
     search: Option<Search>,
     visible: Option<Watched>,
     followed: Option<(Watched, Observer)>,
+    /// The error of a server that did not answer the last search, or a look since.
+    missing: Option<String>,
 }
 
 /// A search that goes on.
@@ -88,6 +91,9 @@ struct Search {
     /// The begin of the last request to the server.
     read: Instant,
     took: Duration,
+    has_found: bool,
+    /// The error of a server that did not answer.
+    error: Option<leasehold::Error>,
 }
 
 /// A watch of these names.
@@ -130,7 +136,7 @@ impl Looker {
         if let Err(error) = outcome {
             self.search = None;
             self.schedule.failed(Instant::now());
-            tell(Report::Failed(Failure::from(error).to_string()));
+            tell(Report::Failed(text(&error)));
         }
     }
 
@@ -144,25 +150,41 @@ impl Looker {
         let (at, found) = search.step()?;
         let cost = meter.stop();
         search.took += cost.took();
+        search.has_found |= !found.is_empty();
+        let is_over = found.len() < STEP;
+        if is_over {
+            self.missing = search.error.as_ref().map(text);
+        }
+        if let Some(error) = search.error.take_if(|_| is_over && !search.has_found) {
+            return Err(error);
+        }
         let sights = found.iter().map(Sight::from).collect();
-        tell(Report::Found(Finding { at, took: cost.took(), sights }));
-        if found.len() == STEP {
+        let missing = self.missing.clone();
+        tell(Report::Found(Finding { at, took: cost.took(), sights, missing }));
+        if !is_over {
             self.schedule.searched_step(cost);
             self.search = Some(search);
             return Ok(());
         }
         let every = self.schedule.search_ends(cost);
-        tell(Report::Searched { begun: search.begun, took: search.took, every });
+        // Locks that this search has not found may be held on a server that did not answer.
+        if search.error.is_none() {
+            tell(Report::Searched { begun: search.begun, took: search.took, every });
+        }
         Ok(())
     }
 
     fn begin_search(&mut self) -> leasehold::Result<Search> {
         let begun = Instant::now();
         self.schedule.search_begins(begun);
-        self.client.ping()?;
-        self.round_trip = self.round_trip.min(begun.elapsed());
-        let locks = self.client.locks(&self.pattern)?;
-        Ok(Search { locks, begun, read: begun, took: Duration::ZERO })
+        match self.client.ping() {
+            Ok(()) => self.round_trip = self.round_trip.min(begun.elapsed()),
+            // The search finds out whether other servers answer.
+            Err(error) if error.is_retryable() => {}
+            Err(error) => return Err(error),
+        }
+        let (locks, took) = (self.client.locks(&self.pattern)?, Duration::ZERO);
+        Ok(Search { locks, begun, read: begun, took, has_found: false, error: None })
     }
 
     fn look_at_visible(&mut self, tell: &impl Fn(Report)) -> leasehold::Result<()> {
@@ -172,16 +194,23 @@ impl Looker {
         if !self.visible.as_ref().is_some_and(has_all) {
             self.visible = Some(Watched::new(&self.client, self.wish.visible.clone())?);
         }
-        let sights = match &mut self.visible {
-            Some(watched) if !watched.names.is_empty() => watched.look()?.1,
-            _ => Vec::new(),
+        let looked = match &mut self.visible {
+            Some(watched) if !watched.names.is_empty() => Some(watched.look()?),
+            _ => None,
         };
         let cost = meter.stop();
         self.schedule.looked_at_visible(cost);
-        if !sights.is_empty() {
-            tell(Report::Found(Finding { at: cost.begun, took: cost.took(), sights }));
+        if let Some((_, sights, error)) = looked {
+            tell(self.found(cost, sights, error));
         }
         Ok(())
+    }
+
+    /// Returns the report of a look by name.
+    fn found(&mut self, cost: Cost, sights: Vec<Sight>, error: Option<leasehold::Error>) -> Report {
+        self.missing = error.as_ref().map(text).or(self.missing.take());
+        let missing = self.missing.clone();
+        Report::Found(Finding { at: cost.begun, took: cost.took(), sights, missing })
     }
 
     /// Looks at the followed lock, and tells its events since the last look.
@@ -193,11 +222,12 @@ impl Looker {
             self.followed = Some((watched, Observer::default()));
         }
         let Some((watched, observer)) = &mut self.followed else { return Ok(()) };
-        let (look, sights) = watched.look()?;
+        let (look, sights, error) = watched.look()?;
         let cost = meter.stop();
         self.schedule.looked_at_followed(cost);
-        tell(Report::Found(Finding { at: cost.begun, took: cost.took(), sights }));
-        tell(Report::Happened(observer.compare(&look)));
+        let events = observer.compare(&look);
+        tell(self.found(cost, sights, error));
+        tell(Report::Happened(events));
         Ok(())
     }
 }
@@ -208,8 +238,12 @@ impl Search {
         let (mut first, mut found) = (None, Vec::new());
         while found.len() < STEP {
             let begun = Instant::now();
-            let Some(lock) = self.locks.next() else { break };
-            found.push(lock?);
+            match self.locks.next() {
+                Some(Ok(lock)) => found.push(lock),
+                Some(Err(error)) if error.is_retryable() => drop(self.error.get_or_insert(error)),
+                Some(Err(error)) => return Err(error),
+                None => break,
+            }
             if begun.elapsed() > BUFFERED {
                 self.read = begun;
             }
@@ -232,17 +266,27 @@ impl Watched {
     }
 
     /// Looks once. Free locks have a sight too, but are no part of the look.
-    fn look(&mut self) -> leasehold::Result<(Look, Vec<Sight>)> {
-        let begun = snapshot::now();
-        let found = self.watch.look()?;
-        let held = found.iter().flatten();
-        let locks = held.map(LockSnapshot::of).collect();
-        let look = Look { begun, ended: snapshot::now().max(begun), locks };
-        let sight = |(name, lock): (&String, &Option<LockInfo>)| {
-            lock.as_ref().map_or_else(|| Sight::free(name), Sight::from)
-        };
-        Ok((look, self.names.iter().zip(&found).map(sight).collect()))
+    ///
+    /// Returns the error of a server that does not answer beside the locks of the others.
+    fn look(&mut self) -> leasehold::Result<(Look, Vec<Sight>, Option<leasehold::Error>)> {
+        let (look, states) = Look::take(&self.names, || self.watch.look_each())?;
+        let mut error = None;
+        let mut sights = Vec::new();
+        for (name, state) in self.names.iter().zip(states) {
+            match state {
+                Ok(lock) => sights.push(lock.map_or_else(|| Sight::free(name), |it| (&it).into())),
+                Err(failed) => drop(error.get_or_insert(failed)),
+            }
+        }
+        match error {
+            Some(error) if sights.is_empty() => Err(error),
+            error => Ok((look, sights, error)),
+        }
     }
+}
+
+fn text(error: &leasehold::Error) -> String {
+    Failure::from(error.clone()).to_string()
 }
 
 /// Measures a look.

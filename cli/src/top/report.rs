@@ -30,4 +30,6 @@ pub(crate) struct Finding {
     pub(crate) at: Instant,
     pub(crate) took: Duration,
     pub(crate) sights: Vec<Sight>,
+    /// The error of a server that does not answer, while others do.
+    pub(crate) missing: Option<String>,
 }

@@ -1,4 +1,6 @@
 //! `leasehold ls`: the held locks whose names match a pattern.
+//!
+//! If nodes of a cluster do not answer, the locks of the others are listed.
 
 use std::process::ExitCode;
 
@@ -10,7 +12,7 @@ use super::table::{self, Column};
 use super::text::{self, UNKNOWN};
 use crate::address::Server;
 use crate::args::LsArgs;
-use crate::failure::{Output, Result};
+use crate::failure::{Failure, Output, Result};
 
 /// The columns, a row for each holder.
 const COLUMNS: [Column; 10] = [
@@ -27,15 +29,23 @@ const COLUMNS: [Column; 10] = [
 ];
 
 pub(crate) fn run(server: &Server, arguments: &LsArgs, output: Output) -> Result<ExitCode> {
-    let search = server.connect()?.locks(&arguments.pattern)?;
-    let mut locks = search.collect::<leasehold::Result<Vec<_>>>()?;
+    let (mut locks, mut failures) = (Vec::new(), Vec::new());
+    for found in server.connect()?.locks(&arguments.pattern)? {
+        match found {
+            Ok(lock) => locks.push(lock),
+            Err(error) => failures.push(Failure::from(error)),
+        }
+    }
     locks.sort_by(|a, b| a.name().cmp(b.name()));
     match output {
+        // The list would look complete, although perhaps no server has answered.
+        _ if locks.is_empty() && !failures.is_empty() => {}
         Output::Json => print::print(&print::json_array(locks.iter().map(LockView::of))?)?,
         Output::Text if locks.is_empty() => {}
         Output::Text => print::print(&table(&locks, table::terminal_width()))?,
     }
-    Ok(ExitCode::SUCCESS)
+    let codes: Vec<_> = failures.iter().map(Failure::report).collect();
+    Ok(codes.into_iter().next().unwrap_or(ExitCode::SUCCESS))
 }
 
 /// Returns the table of these locks.

@@ -73,7 +73,7 @@ pub(crate) struct SearchDone {
     pub(crate) every: Duration,
 }
 
-/// The failure of all looks since a moment.
+/// The failure of all looks, or of those at some servers, since a moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     pub(crate) since: Instant,
@@ -125,10 +125,7 @@ impl State {
                 self.search = Some(SearchDone { took, every });
             }
             Report::Happened(events) => self.add_events(events),
-            Report::Failed(error) => {
-                let since = self.outage.as_ref().map_or(now.instant, |outage| outage.since);
-                self.outage = Some(Outage { since, error });
-            }
+            Report::Failed(error) => self.set_outage(Some(error), now),
         }
     }
 
@@ -136,8 +133,13 @@ impl State {
         let at = finding.at;
         finding.sights.into_iter().for_each(|sight| self.see(sight, at));
         self.look = Some(LookDone { at: now, took: finding.took });
-        self.outage = None;
+        self.set_outage(finding.missing, now);
         self.forget_free(at);
+    }
+
+    fn set_outage(&mut self, error: Option<String>, now: Now) {
+        let since = self.outage.as_ref().map_or(now.instant, |outage| outage.since);
+        self.outage = error.map(|error| Outage { since, error });
     }
 
     fn see(&mut self, sight: Sight, at: Instant) {

@@ -23,7 +23,7 @@ impl Stage {
 
     fn find(&mut self, sights: impl IntoIterator<Item = Sight>) {
         let sights = sights.into_iter().collect();
-        let finding = Finding { at: self.now.instant, took: Duration::ZERO, sights };
+        let finding = Finding { at: self.now.instant, took: Duration::ZERO, sights, missing: None };
         self.apply(Report::Found(finding));
     }
 
@@ -171,7 +171,8 @@ fn an_older_sighting_changes_nothing() {
     let early = stage.now.instant;
     stage.pass(1);
     stage.find([Sight::free("a")]);
-    let finding = Finding { at: early, took: Duration::ZERO, sights: vec![held("a", 1.0)] };
+    let finding =
+        Finding { at: early, took: Duration::ZERO, sights: vec![held("a", 1.0)], missing: None };
     stage.apply(Report::Found(finding));
     assert!(stage.state.row("a").is_some_and(|row| row.sight.is_free()));
 }

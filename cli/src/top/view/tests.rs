@@ -49,7 +49,8 @@ fn held(name: &str, callers: usize) -> Sight {
 fn found(sights: Vec<Sight>) -> State {
     let mut state =
         State::new("redis.example:6379".to_owned(), Duration::from_secs(1), SortBy::Age);
-    let finding = Finding { at: now().instant, took: Duration::from_millis(3), sights };
+    let finding =
+        Finding { at: now().instant, took: Duration::from_millis(3), sights, missing: None };
     state.apply(Report::Found(finding), now());
     state
 }
