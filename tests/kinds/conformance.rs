@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// A time that outlives every case.
 const NEVER: Duration = Duration::from_secs(120);
 /// A wait in which a slow machine asks several servers.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_secs(1);
 /// A lease that is renewed a few times within a case.
 const BRIEF: Duration = Duration::from_millis(900);
 

@@ -114,7 +114,7 @@ fn a_query_without_a_permission_is_a_clear_error_and_locks_work() {
             let rules = [rules_of_a_plain_lock(), fewer, of_kind.clone()].concat();
             let (_server, client) = server_and_client(&rules);
             let error = query(&client).expect_err("a permission is missing");
-            let text = error.to_string();
+            let text = error.with_causes().to_string();
             assert!(error.is_server(), "without {missing}: {text}");
             assert!(text.contains("docs/permissions.md"), "without {missing}: {text}");
             let is_record = ["~leasehold_client:*", "+hmget"].contains(missing);
