@@ -146,7 +146,9 @@ impl Fairness {
         let rivals = self.rivals;
         if let Some(needed) = rivals.need()
             && needed <= caller
-            && let Some(run) = self.run.take_if(|run| run.is_long(now, bounds, rivals))
+            && let Some(run) = self
+                .run
+                .take_if(|run| run.is_long(now, bounds, rivals) && run.ends_by_yield_of(caller))
         {
             self.yielding_until = run.ended + run.yield_time(rivals);
             self.yielding = needed;
@@ -164,6 +166,13 @@ impl Run {
         }
         let used_up = bounds.max_handoffs > 0 && self.holds > bounds.max_handoffs;
         used_up || self.since + yield_time <= now
+    }
+
+    /// Returns whether such a caller leaves the lock to others after this run.
+    ///
+    /// One that does not wait takes a free lock once more after a single hold, however long that was.
+    fn ends_by_yield_of(&self, caller: YieldsTo) -> bool {
+        self.holds > 1 || caller == YieldsTo::Anybody
     }
 
     fn yield_time(&self, rivals: Rivals) -> Duration {
@@ -262,6 +271,18 @@ mod tests {
         assert_eq!(fairness.yield_until(at(500), &bounds(0), YieldsTo::Listeners), end);
         assert_eq!(fairness.yield_until(at(501), &bounds(0), YieldsTo::Anybody), end);
         assert_eq!(fairness.yield_until(at(501), &bounds(0), YieldsTo::Nobody), None);
+    }
+
+    #[test]
+    fn a_call_that_does_not_wait_takes_a_free_lock_after_a_single_long_hold() {
+        let mut fairness = heard();
+        fairness.granted(at(0), ROUND_TRIP);
+        fairness.released(at(5000));
+        assert_eq!(fairness.yield_until(at(5001), &bounds(0), YieldsTo::Listeners), None);
+        fairness.granted(at(5001), ROUND_TRIP);
+        fairness.released(at(5100));
+        let end = Some(at(5600));
+        assert_eq!(fairness.yield_until(at(5101), &bounds(0), YieldsTo::Listeners), end);
     }
 
     /// The acquires of two callers without a queue overtake each other.
