@@ -21,5 +21,6 @@ while head and (tonumber(redis.call('zscore', timeouts, head)) or 0) <= now do
   redis.call('zrem', timeouts, head)
   head = redis.call('lindex', queue, 0)
 end
+tell_holders(lock)
 redis.call('del', lock)
 return head and redis.call('publish', channel .. head, message) or 0

@@ -1,4 +1,4 @@
--- Tells whether a hash is that of a lock. This text precedes that of scripts that must know it.
+-- Tells whether a hash is a lock, and tells its holders of its end. Precedes scripts that do so.
 -- KEYS: -
 -- ARGV: -
 -- RETURNS: -
@@ -41,3 +41,16 @@ local function refusal_of(lock)
   end
 end
 
+-- Has the clients of up to `sample` holders check their holds, which this script ends. Each message
+-- names the lock. Without the permission, or without a listener, a holder finds the loss later.
+local function tell_holders(lock)
+  local told = {}
+  for _, field in ipairs(redis.call('hrandfield', lock, sample)) do
+    local client = string.sub(field, 1, 36)
+    if string.find(client, client_form) and not told[client] then
+      told[client] = true
+      local wake = 'leasehold:wake:{' .. client .. '}'
+      redis.pcall('publish', wake, 'freed ' .. lock)
+    end
+  end
+end

@@ -24,6 +24,7 @@ local client = not second and client_of(holder)
 local terms = redis.call('hget', lock.clients, client or '')
 redis.call('zscore', lock.queue, '')
 last_token(lock)
+tell_holders(lock.hash)
 redis.call('del', lock.hash)
 if terms then
   redis.call('hset', lock.clients, client, (string.gsub(terms, '%d+$', digits(micros))))

@@ -14,6 +14,7 @@ if refusal then
   return refusal
 end
 local readers = redis.call('hgetall', lock)
+tell_holders(lock)
 redis.call('del', lock)
 -- While the slot migrates, a time-out key may already be on the other server. It expires there.
 -- GETDEL leaves a key of another type.

@@ -12,5 +12,6 @@ local refusal = refusal_of(lock)
 if refusal then
   return refusal
 end
+tell_holders(lock)
 redis.call('del', lock)
 return 0

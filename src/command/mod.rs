@@ -10,6 +10,7 @@
 pub(crate) mod call;
 pub(crate) mod client_record;
 pub(crate) mod details;
+pub(crate) mod freed;
 pub(crate) mod grant;
 pub(crate) mod leader;
 pub(crate) mod name;

@@ -1,7 +1,9 @@
-//! The messages on the control channel of this client: questions about holds, and grants.
+//! The messages on the control channel of this client: questions about holds, grants, and locks
+//! that were freed by force.
 
 use crate::command::call::Call;
 use crate::command::details::{DetailsAnswer, DetailsRequest, HoldCount};
+use crate::command::freed;
 use crate::command::grant::GrantMessage;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
@@ -51,6 +53,12 @@ impl ControlHandler for Engine {
         if !local.is_some_and(|local| local.granted_by_message(&grant, generation)) {
             // An invalid name is no lock of this library.
             let _ = self.release_grant(&grant, rules.unwrap_or(&Queued));
+        }
+    }
+
+    fn handle_freed(&self, message: &[u8]) {
+        if let Some(local) = freed::key(message).and_then(|key| self.known_local(key)) {
+            self.watchdog.verify(&local);
         }
     }
 

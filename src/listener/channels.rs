@@ -247,6 +247,9 @@ pub(crate) trait ControlHandler: Send + Sync {
     /// `generation` is that of the connection that received the message.
     fn handle_grant(&self, message: &[u8], generation: Generation);
 
+    /// Has the watchdog verify the holds of a lock that a release by force has freed.
+    fn handle_freed(&self, message: &[u8]);
+
     /// Notes that messages arrive from now on: earlier ones may have been missed.
     fn listening(&self);
 }

@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::command::call::Call;
+use crate::command::freed;
 use crate::command::grant;
 use crate::command::reply::{Push, Reply};
 #[cfg(not(all(test, leasehold_model)))]
@@ -204,6 +205,10 @@ impl<'a> Subscriber<'a> {
             _ if payload.starts_with(grant::PREFIX) => {
                 let generation = self.generation;
                 self.channels.handle(|handler| handler.handle_grant(payload, generation));
+                Ok(())
+            }
+            _ if payload.starts_with(freed::PREFIX) => {
+                self.channels.handle(|handler| handler.handle_freed(payload));
                 Ok(())
             }
             name => {

@@ -2,6 +2,8 @@
 
 use crate::harness::faults::{build, patient};
 use crate::harness::holders::{GONE, JAVA, Stage, stage};
+use crate::harness::queued::is_listening;
+use crate::harness::wait::BOUND;
 use crate::harness::{eventually, exists, join, pttl};
 use leasehold::kind::LockKind;
 use leasehold::{Client, Lock, LostReason, MultiLock, Result};
@@ -51,6 +53,62 @@ fn of_client<K: LockKind>(client: &Client, lock: &Lock<K>) -> Lock<K> {
     ];
     let same = all.into_iter().find_map(|it| it.downcast::<Lock<K>>().ok());
     *same.expect("one of these kinds")
+}
+
+#[test]
+fn the_holders_of_every_kind_learn_of_their_loss_at_once() {
+    /// Frees a lock whose holder renews nothing and does not poll: only a message tells it.
+    #[track_caller]
+    fn tells<K: LockKind>(stage: &Stage, lock: &Lock<K>) {
+        let guard = lock.lock_owned().expect("free");
+        assert!(force(stage, lock.name()));
+        assert!(guard.wait_lost(BOUND), "{lock:?}");
+        assert_eq!(guard.check().expect_err("lost").lost_reason(), Some(LostReason::Gone));
+    }
+    let stage = stage();
+    let holding = &stage.holding;
+    let first = holding.lock("first").lock().expect("free");
+    eventually("the holder listens", || is_listening(&stage.server, holding));
+    tells(&stage, &holding.lock("plain"));
+    tells(&stage, &holding.lock("named").with_holder("job"));
+    tells(&stage, &holding.fair_lock("fair"));
+    tells(&stage, &holding.fenced_lock("fenced"));
+    tells(&stage, &holding.queue_lock("queued"));
+    tells(&stage, &holding.rw_lock("read").read_lock());
+    tells(&stage, &holding.rw_lock("write").write_lock());
+    let spinning = holding.spin_lock("spin").lock().expect("free");
+    assert!(stage.looking.spin_lock("spin").force_unlock().expect("an answer"));
+    assert!(spinning.wait_lost(BOUND));
+    let term = holding.election("election").campaign().expect("no other candidate");
+    assert!(stage.looking.queue_lock("election").force_unlock().expect("an answer"));
+    assert!(term.wait_lost(BOUND));
+    first.check().expect("only the holders of a freed lock are told of it");
+}
+
+#[test]
+fn each_of_several_readers_learns_of_its_loss_at_once() {
+    let stage = stage();
+    let clients = [(); 3].map(|()| build(patient(stage.server.url()).announce(true)));
+    let read = |client: &Client| client.rw_lock("a").read_owned().expect("no writer");
+    let readers: Vec<_> = clients.iter().chain(&clients).map(read).collect();
+    let listen = || clients.iter().all(|client| is_listening(&stage.server, client));
+    eventually("the readers listen", listen);
+    assert!(force(&stage, "a"));
+    assert!(readers.iter().all(|reader| reader.wait_lost(BOUND)));
+}
+
+/// The channels of clients are forbidden.
+#[test]
+fn a_user_who_must_not_tell_the_holders_frees_the_lock() {
+    let stage = stage();
+    let guard = stage.holding.lock("a").lock().expect("free");
+    let user = ["on", ">secret", "~*", "+@all", "resetchannels", "&redisson_lock__channel:*"];
+    stage.server.ask::<()>(&[&["ACL", "SETUSER", "repairing"][..], &user].concat());
+    let url = stage.server.url().replace("redis://", "redis://repairing:secret@");
+    let repairing = build(patient(url));
+    assert!(repairing.force_unlock("a").expect("an answer"));
+    assert!(repairing.lock("b").try_lock().expect("an answer").is_some());
+    assert!(guard.unlock().is_err_and(|error| error.is_lost()));
 }
 
 #[test]

@@ -135,6 +135,25 @@ fn fenced_acquire_replies_as_documented_and_its_tokens_grow() {
     assert!(-bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]) > before);
 }
 
+#[test]
+fn a_release_by_force_tells_each_client_of_the_holders_once() {
+    const THIRD: &str = "6ba7b810-9dad-81d1-80b4-00c04fd430c8:7";
+    let bare = &mut Bare::start();
+    let wake = |owner: &str| format!("leasehold:wake:{{{}}}", &owner[..36]);
+    let mut listeners = [MINE, THIRD].map(|owner| Listener::on(&bare.server, &wake(owner)));
+    let again = format!("{}:77", &MINE[..36]);
+    for owner in [MINE, &again, THIRD] {
+        assert_eq!(read(bare, "60000", owner), -2);
+    }
+    bare.server.reset_stats();
+    let args = [RW_CHANNEL, "0", "{the-lock}:"];
+    assert_eq!(bare.call("read_force_unlock", &[LOCK], &args), 0);
+    assert_eq!(bare.server.calls("publish"), 3);
+    for (listener, owner) in listeners.iter_mut().zip([MINE, THIRD]) {
+        assert_eq!(listener.next_message(), (wake(owner), format!("freed {LOCK}")));
+    }
+}
+
 // ---------------------------------------------------------------------------------
 // Spin.
 
@@ -153,7 +172,7 @@ fn spin_release_and_force_unlock_reply_as_documented() {
     hold(&bare.server, LOCK, OTHER, "60000");
     assert_eq!(bare.call("spin_force_unlock", &[LOCK], &[]), 0);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
-    assert_eq!(bare.server.calls("publish"), 0);
+    assert_eq!(bare.server.calls("publish"), 1, "only the client of the freed holder is told");
     bare.assert_wrong_type("spin_release", &[MINE]);
     bare.assert_wrong_type("spin_force_unlock", &[]);
 }

@@ -1,6 +1,7 @@
 //! Looks at locks with known names, and releases by force, in clusters and after fail-overs.
 
 use crate::harness::replicated::MASTER;
+use crate::harness::wait::BOUND;
 use crate::harness::{Cluster, Replicated, eventually, exists, in_time};
 use leasehold::{CancelToken, Client, Guard, LockInfo, LockWatch, Sharding};
 use std::thread;
@@ -13,11 +14,12 @@ fn look(watch: &mut LockWatch) -> Vec<LockInfo> {
     watch.look().expect("an answer").into_iter().map(|it| it.expect("held")).collect()
 }
 
-/// Watches locks on all nodes, and frees them by force; each has a waiting caller.
+/// Watches locks on all nodes, and frees them by force; each has a waiting caller. The holders learn
+/// of their loss at once.
 fn shows_and_frees_locks_of_all_nodes(sharding: Sharding) {
     let cluster = Cluster::start(3, 0);
     let builder = || Client::builder().cluster(cluster.urls()).sharding(sharding);
-    let holding = builder().build().expect("the cluster is well");
+    let holding = builder().watchdog_timeout(NEVER).build().expect("the cluster is well");
     let waiting = builder().poll_interval(NEVER).build().expect("the cluster is well");
     let looking = builder().build_lazily().expect("no connection");
     let names: Vec<String> = (0..12).map(|number| format!("lock {number}")).collect();
@@ -53,6 +55,8 @@ fn shows_and_frees_locks_of_all_nodes(sharding: Sharding) {
             in_time("the waiter gets the lock", waiter).expect("the lock");
         }
     });
+    // No lease is renewed in this time: a message tells the loss.
+    assert!(guards.iter().all(|guard| guard.wait_lost(BOUND)));
     eventually("all are free", || watch.look().expect("an answer").iter().all(Option::is_none));
     assert!(!looking.force_unlock(&names[0]).expect("an answer"));
     drop(guards);

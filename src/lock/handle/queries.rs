@@ -103,9 +103,11 @@ impl<K: LockKind> Lock<K> {
     ///
     /// For repairs by hand. Wakes the waiters; those of a spin lock notice at their next attempt,
     /// and a queue lock is granted to its next waiter. A holder in this process loses its hold at
-    /// once. Holders in other processes notice the loss at the next renewal or check by their
-    /// watchdog. A caller that gets the lock at the same moment may lose its hold too, and notices
-    /// the loss in the same way. Blocks until the server answers, for one response time-out at
+    /// once. The clients of up to 1,000 holders get a message, and their watchdogs ask the server at
+    /// once. Other holders notice the loss at the next renewal or check by their watchdog: those of
+    /// a client that receives no messages, because it is not connected or does neither
+    /// [announce itself](crate::Builder::announce) nor wait. A caller that gets the lock at the same
+    /// moment may lose its hold too, and notices the loss in the same way. Blocks until the server answers, for one response time-out at
     /// most. Two round trips; one if the lock is free.
     ///
     /// The read side of an [`RwLock`](crate::RwLock) frees only read holds, the write side only
