@@ -6,7 +6,9 @@
 //! 3. Build listeners, watchdog and fail-over monitor. None of them connects.
 //! 4. Start the threads for renewals and fail-overs.
 //!
-//! A step that fails ends the start with its error.
+//! A step that fails ends the start with its error, and leaves no thread and no connection behind:
+//! the threads of step 1 and of the pools end with the values that are dropped, and a watchdog
+//! without a fail-over monitor is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -257,12 +259,21 @@ fn audit(router: &Router, auditor: &Auditor, policy: AuditPolicy) -> Result<()> 
     })
 }
 
+/// Starts both threads, or none.
 fn start_threads(
     watchdog: &Arc<Watchdog>,
     failover: &Arc<FailoverMonitor>,
     server_observer: Weak<dyn ServerObserver>,
 ) -> Result<Vec<JoinHandle<()>>> {
     let mut handles = vec![watchdog.start()?];
-    handles.extend(failover.start(server_observer)?);
+    match failover.start(server_observer) {
+        Ok(monitor) => handles.extend(monitor),
+        Err(error) => {
+            // The watchdog has nothing to do yet, so it ends at once.
+            watchdog.stop();
+            handles.into_iter().for_each(|thread| drop(thread.join()));
+            return Err(error);
+        }
+    }
     Ok(handles)
 }

@@ -120,11 +120,13 @@ impl Inspector<'_> {
     }
 
     /// Adds the record of the leader's client, if this client may read it. One round trip.
+    ///
+    /// The record may be on a node of a cluster that does not answer.
     pub(crate) fn add_process(&self, leader: &mut Leader) -> Result<()> {
         let Some(query) = leader.record_query() else { return Ok(()) };
         match leader.add_record(self.ask(query, Target::Any)) {
-            Err(error) if error.code() == Some("NOPERM") => Ok(()),
-            outcome => outcome.map(drop),
+            Err(error) if error.code() == Some("NOPERM") || self.is_partial(&error) => Ok(()),
+            outcome => outcome,
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Each test runs in its own process, whose limits it lowers.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,8 +12,9 @@ use leasehold::{Builder, Client, RedLock, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::harness::process::alone;
+use crate::harness::replicated::MASTER;
 use crate::harness::wait::threads_named;
-use crate::harness::{Server, eventually, exists};
+use crate::harness::{Replicated, Server, eventually, exists};
 
 /// Longer than a call with a short limit takes on any machine, and far shorter than `RESPONSE`.
 const SOON: Duration = Duration::from_secs(5);
@@ -30,8 +32,8 @@ fn limit(resource: Resource, to: Option<u64>) {
 /// A limit of the memory stops root too, unlike a limit of the threads.
 struct NoRoom {
     before: Option<u64>,
-    leave: Arc<AtomicBool>,
-    threads: Vec<thread::JoinHandle<()>>,
+    /// Each thread waits until its flag is set.
+    threads: Vec<(Arc<AtomicBool>, thread::JoinHandle<()>)>,
 }
 
 impl NoRoom {
@@ -47,27 +49,38 @@ impl NoRoom {
         let before = getrlimit(Resource::As).current;
         limit(Resource::As, Some(size.expect("a size in kB") * 1024 + LEFT));
         // The system uses the stacks of ended threads again.
-        let leave = Arc::<AtomicBool>::default();
         let waits = || {
-            let leave = Arc::clone(&leave);
-            thread::Builder::new().spawn(move || {
-                while !leave.load(Ordering::SeqCst) {
+            let leave = Arc::<AtomicBool>::default();
+            let left = Arc::clone(&leave);
+            let thread = thread::Builder::new().spawn(move || {
+                while !left.load(Ordering::SeqCst) {
                     thread::park();
                 }
-            })
+            });
+            thread.map(|thread| (leave, thread))
         };
         let threads = std::iter::from_fn(|| waits().ok()).collect();
-        NoRoom { before, leave, threads }
+        NoRoom { before, threads }
+    }
+
+    /// Makes room for one thread.
+    fn admit_one(&mut self) {
+        let (leave, thread) = self.threads.pop().expect("a thread");
+        leave.store(true, Ordering::SeqCst);
+        thread.thread().unpark();
+        thread.join().expect("it waits");
     }
 }
 
 impl Drop for NoRoom {
     fn drop(&mut self) {
         limit(Resource::As, self.before);
-        self.leave.store(true, Ordering::SeqCst);
-        self.threads.iter().for_each(|thread| thread.thread().unpark());
+        for (leave, thread) in &self.threads {
+            leave.store(true, Ordering::SeqCst);
+            thread.thread().unpark();
+        }
         // A panic of the test drops this value too, so no failure of a thread is told.
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.threads.drain(..).for_each(|(_, thread)| drop(thread.join()));
     }
 }
 
@@ -168,4 +181,31 @@ fn an_error_names_the_limit_of_open_files() -> Result<()> {
     let text = error.with_causes().to_string();
     assert_eq!(text.matches("Too many open files").count(), 1, "{text}");
     Ok(())
+}
+
+#[test]
+fn a_build_without_room_for_its_second_thread_leaves_nothing_behind() -> Result<()> {
+    if !alone("limits::a_build_without_room_for_its_second_thread_leaves_nothing_behind") {
+        return Ok(());
+    }
+    let servers = Replicated::start(0, 1);
+    let builder = || Client::builder().sentinel(MASTER, servers.sentinel_urls());
+    // The memory that a first client needs stays with the process.
+    builder().build()?.close();
+    let is_left = || {
+        let peers = servers.servers()[0].clients();
+        peers.iter().any(|peer| peer.name.starts_with("leasehold"))
+    };
+    eventually("nothing is left", || !is_left());
+    let mut no_room = NoRoom::start(0);
+    no_room.admit_one();
+    let error = builder().build().expect_err("the watchdog has taken the room");
+    assert!(error.is_configuration(), "{error:?}");
+    let cause = error.source().expect("the refusal of the system");
+    assert!(cause.downcast_ref::<std::io::Error>().is_some(), "{error:?}");
+    eventually("the watchdog has ended", || threads_named("leasehold-watchdog") == 0);
+    eventually("the connection is closed", || !is_left());
+    // The next client has both threads.
+    drop(no_room);
+    builder().build()?.lock("a").lock()?.unlock()
 }

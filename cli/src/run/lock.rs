@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Builder, CancelToken, Client, Error};
+use leasehold::{Builder, CancelToken, Client, Error, Events};
 
 use super::kinds::{Held, Take};
 use super::outcome::Outcome;
@@ -19,9 +19,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The most connections: one for the lock, one more if the first is silent.
 const CONNECTIONS: usize = 2;
 
+/// Ignores all events.
+///
+/// A client with an event listener starts its thread for events, or is not built. So a lock that
+/// was taken can be watched.
+pub(super) struct Watched;
+
+impl Events for Watched {}
+
 /// Returns the settings of the client for this command line.
 pub(super) fn settings(builder: Builder, args: &RunArgs) -> Builder {
-    let builder = builder.pool_size(CONNECTIONS);
+    let builder = builder.pool_size(CONNECTIONS).events(Watched);
     let builder = match args.lease {
         Some(lease) => builder.watchdog_timeout(lease),
         None => builder,

@@ -142,8 +142,7 @@ impl Signals {
 impl Events {
     /// Returns a closure that reports the loss of the lock when it is called, or dropped before.
     ///
-    /// Without a thread for events, the library drops it: a lock that cannot be watched counts as
-    /// lost.
+    /// The library would drop it without a thread for events: see [`Watched`](super::lock::Watched).
     pub(super) fn loss_reporter(&self) -> impl FnOnce() + Send + 'static {
         let reporter = LossReporter(self.sender.clone());
         move || drop(reporter)

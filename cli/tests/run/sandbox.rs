@@ -1,6 +1,12 @@
 //! A sandbox that refuses system calls which `run` can do without.
 
-use crate::harness::{Server, exists, refusals};
+use std::process::Command;
+
+use rustix::process::geteuid;
+
+use crate::command::PROGRAM;
+use crate::harness::replicated::MASTER;
+use crate::harness::{Replicated, Server, exists, refusals};
 use crate::program::{Running, run};
 use crate::terminal::Terminal;
 
@@ -26,4 +32,28 @@ fn a_command_runs_without_its_terminal() {
     terminal.wait_for_text("the system refuses to give the terminal");
     terminal.wait_for_text("it runs");
     assert_eq!(terminal.wait().code(), Some(4));
+}
+
+/// Each limit leaves room for one thread more than the limit before. Without room for the thread that
+/// connects, the server counts as unreachable.
+#[test]
+fn too_few_threads_are_no_wrong_usage_and_no_loss() {
+    if !geteuid().is_root() {
+        // The limit counts all threads of a user: only root has another user without any.
+        return;
+    }
+    let servers = Replicated::start(0, 1);
+    let user = 1_000_000_000 + std::process::id();
+    let codes = (1..=12).map(|limit| {
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--reuid={user}"), "--clear-groups", "bash", "-c"]);
+        command.args([&format!("ulimit -u {limit}; exec \"$@\""), "bash", PROGRAM, "run"]);
+        command.args(["--sentinel", MASTER, "--url", &servers.sentinel_urls().join(",")]);
+        command.args(["x", "--", "sh", "-c", "exit 4"]);
+        let end = Running::start(command).finish();
+        assert!([4, 69, 70].contains(&end.code()), "{limit}: {end:?}");
+        end.code()
+    });
+    let codes: Vec<_> = codes.collect();
+    assert!(codes.first() == Some(&70) && codes.last() == Some(&4), "{codes:?}");
 }
