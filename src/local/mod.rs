@@ -298,11 +298,16 @@ impl Local {
 
     /// Ends the holds that a server does not have, as the answer to a question at `asked` shows.
     ///
-    /// A hold whose grant was read later may be younger than the answer.
-    pub(crate) fn lose_absent(&self, asked: Moment, is_absent: impl Fn(&Hold) -> bool) {
-        let holds = self.holds();
-        let absent = holds.iter().filter(|hold| hold.granted_at() <= asked && is_absent(hold));
-        absent.for_each(|hold| self.lose(hold));
+    /// A hold whose grant was read later may be younger than the answer. Returns the lost holds.
+    pub(crate) fn lose_absent(
+        &self,
+        asked: Moment,
+        is_absent: impl Fn(&Hold) -> bool,
+    ) -> Vec<Arc<Hold>> {
+        let mut absent = self.holds();
+        absent.retain(|hold| hold.granted_at() <= asked && is_absent(hold));
+        absent.iter().for_each(|hold| self.lose(hold));
+        absent
     }
 
     /// Returns whether the calling thread holds the lock and cannot get it again.

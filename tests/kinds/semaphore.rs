@@ -371,6 +371,24 @@ fn a_hold_without_one_of_its_permits_is_lost() {
     assert_eq!(counts(&jobs), (4, 1, 5));
 }
 
+/// The lease outlives the test, so no renewal notices the loss.
+#[test]
+fn a_query_that_finds_a_hold_without_one_of_its_permits_gives_the_others_back() {
+    let server = Server::start();
+    let client = client(&server);
+    let jobs = semaphore(&client, 5);
+    let permit = take(&jobs, 3);
+    let ids: Vec<Vec<u8>> = server.ask(&["ZRANGE", EXPIRIES, "0", "-1"]);
+    let mut connection = server.connection();
+    redis::cmd("ZREM").arg(EXPIRIES).arg(&ids[0]).query::<()>(&mut connection).expect("a reply");
+    server.ask::<u32>(&["INCR", "a"]);
+    assert_eq!(jobs.holders().expect("a reply").len(), 1);
+    assert!(permit.check().is_err_and(|error| error.is_lost()));
+    eventually("the others come back", || counts(&jobs) == (5, 0, 5));
+    assert!(permit.release().is_err_and(|error| error.is_lost()));
+    assert_eq!(counts(&jobs), (5, 0, 5));
+}
+
 #[test]
 fn a_token_and_the_close_end_waits() {
     let server = Server::start();
