@@ -71,10 +71,22 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// The names of settings in the texts of the library, and those of the program.
+const SETTINGS: [(&str, &str); 4] = [
+    ("Builder::single", "--url alone"),
+    ("Builder::sentinel", "--sentinel M"),
+    ("Builder::cluster", "--cluster"),
+    ("Builder::login", "LEASEHOLD_LOGIN"),
+];
+
 impl From<leasehold::Error> for Failure {
     fn from(error: leasehold::Error) -> Failure {
         let (code, advice) = advice(&error);
-        Failure::new(code, format!("{}{advice}", error.with_causes()))
+        let mut text = error.with_causes().to_string();
+        for (of_library, of_program) in SETTINGS {
+            text = text.replace(of_library, of_program);
+        }
+        Failure::new(code, text + advice)
     }
 }
 

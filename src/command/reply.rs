@@ -85,15 +85,26 @@ impl Reply {
 
 /// Returns the error for a reply of a shape that its command never has.
 pub(crate) fn unexpected(reply: &Reply) -> Error {
-    let shape = match reply {
+    let shape = shape(reply);
+    Error::new(ErrorKind::Server, format!("unexpected reply from the server: {shape}"))
+}
+
+/// Returns the error for a reply of the wrong shape to this command.
+pub(crate) fn unexpected_to(command: &str, reply: &Reply) -> Error {
+    let shape = shape(reply);
+    let message = format!("unexpected reply from the server to {command}: {shape}");
+    Error::new(ErrorKind::Server, message)
+}
+
+fn shape(reply: &Reply) -> &'static str {
+    match reply {
         Reply::Int(_) => "an integer",
         Reply::Text(_) => "a string",
         Reply::Nil => "nil",
         Reply::List(_) => "an array",
         Reply::Push(_) => "a pushed message",
         Reply::Refused(_) => "an error",
-    };
-    Error::new(ErrorKind::Server, format!("unexpected reply from the server: {shape}"))
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub(crate) struct Address {
     /// The endpoint in text, for messages and comparisons.
     shown: Arc<str>,
     login: Login,
+    /// Whether the login was set by `Builder::login`, or left out for servers behind sentinels.
+    has_own_login: bool,
     database: u32,
 }
 
@@ -45,7 +47,7 @@ impl Address {
             Endpoint::Host(host, port) => format!("{host}:{port}").into(),
             Endpoint::Path(path) => path.display().to_string().into(),
         };
-        Ok(Address { endpoint, wants_tls, tls: None, shown, login, database })
+        Ok(Address { endpoint, wants_tls, tls: None, shown, login, has_own_login: false, database })
     }
 
     /// Adds the client's TLS settings, if the URL asks for TLS.
@@ -79,9 +81,21 @@ impl Address {
         self.database == other.database
     }
 
-    /// Returns the same endpoint with another login.
+    /// Returns the same endpoint with another login than that of the URL.
     pub(crate) fn with_login(self, login: Login) -> Address {
-        Address { login, ..self }
+        Address { login, has_own_login: true, ..self }
+    }
+
+    /// Returns the advice for a server that refuses the login with this code.
+    pub(super) fn login_advice(&self, code: &str) -> Option<&'static str> {
+        match (code, self.has_own_login) {
+            ("NOAUTH", true) => Some(
+                "the server requires a password: Builder::login sets it; that of a URL is for the \
+                 sentinel",
+            ),
+            ("WRONGPASS", true) => Some("check the user and the password of Builder::login"),
+            _ => None,
+        }
     }
 
     /// Returns the same endpoint without a database, for sentinels and cluster nodes.

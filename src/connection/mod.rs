@@ -64,7 +64,14 @@ pub(crate) struct Connection {
     parser: Parser,
     server: Arc<str>,
     timeouts: Timeouts,
+    role: ServerRole,
+}
+
+/// What a server says about itself in the reply to `HELLO`.
+#[derive(Clone, Copy, Debug, Default)]
+struct ServerRole {
     is_replica: bool,
+    is_sentinel: bool,
 }
 
 /// The conditions that end a read or a flush.
@@ -100,26 +107,42 @@ impl Connection {
         let stream = Stream::connect(address, timeouts.connect)
             .map_err(|error| unreachable_server(address, error))?;
         let (parser, server) = (Parser::new(), Arc::clone(server));
-        let mut conn = Connection { stream, parser, server, timeouts, is_replica: false };
-        conn.is_replica = conn
+        let role = ServerRole::default();
+        let mut conn = Connection { stream, parser, server, timeouts, role };
+        conn.role = conn
             .handshake(address, name)
             .map_err(|error| error.with_server(Arc::clone(address.shown())))?;
         Ok(conn)
     }
 
-    /// Authenticates and selects the database. Returns whether the server is a replica.
-    fn handshake(&mut self, address: &Address, name: &str) -> Result<bool> {
+    /// Connects to a server that has locks, as [`Connection::open`] does. A sentinel has none.
+    pub(crate) fn open_server(
+        address: &Address,
+        timeouts: Timeouts,
+        name: &str,
+    ) -> Result<Connection> {
+        let conn = Connection::open(address, timeouts, name)?;
+        match conn.role.is_sentinel {
+            true => Err(sentinel().with_server(Arc::clone(address.shown()))),
+            false => Ok(conn),
+        }
+    }
+
+    /// Authenticates and selects the database. Returns the role of the server.
+    fn handshake(&mut self, address: &Address, name: &str) -> Result<ServerRole> {
         let select = address.select();
         let mut bytes = address.hello(name).bytes;
         select.iter().for_each(|call| bytes.extend_from_slice(&call.bytes));
 
         let deadline = self.send(&bytes).map_err(|fault| fault.error)?;
         let hello = self.read_reply(deadline).map_err(|fault| fault.error)?;
-        let is_replica = read_hello(hello)?;
+        let role = read_hello(hello, address)?;
         if select.is_some() {
-            self.read_accepted_reply(deadline)?;
+            // A sentinel does not know the command, and is never asked to select a database.
+            let selected = self.read_accepted_reply(deadline);
+            selected.map_err(|error| if role.is_sentinel { sentinel() } else { error })?;
         }
-        Ok(is_replica)
+        Ok(role)
     }
 
     /// Sends one command and returns the reply. One round trip; a refusal is an error.
@@ -135,7 +158,7 @@ impl Connection {
 
     /// Returns whether the server reported the role of replica.
     pub(crate) fn is_replica(&self) -> bool {
-        self.is_replica
+        self.role.is_replica
     }
 
     /// Closes a connection that failed, and has the system discard the bytes it has not sent.
@@ -252,22 +275,32 @@ impl ReadLimit<'_> {
     }
 }
 
-/// Returns whether the server is a replica, as its reply to `HELLO` says.
-fn read_hello(hello: Reply) -> Result<bool> {
+/// Returns the role of the server, as its reply to `HELLO` says.
+fn read_hello(hello: Reply, address: &Address) -> Result<ServerRole> {
     if let Reply::Refused(refusal) = hello {
-        return Err(hello_refused(&refusal));
+        return Err(hello_refused(&refusal, address));
     }
     if !matches!(hello.field("id"), Some(Reply::Int(_))) {
         return Err(unexpected(&hello));
     }
-    let role = hello.field("role").and_then(Reply::text);
-    Ok(role.is_some_and(|role| role != b"master"))
+    let text = |field| hello.field(field).and_then(Reply::text);
+    Ok(ServerRole {
+        is_replica: text("role").is_some_and(|role| role != b"master"),
+        is_sentinel: text("mode") == Some(b"sentinel"),
+    })
+}
+
+/// Returns the error for a sentinel in the place of a server.
+fn sentinel() -> Error {
+    Error::configuration(
+        "the address is that of a sentinel, which has no locks; use Builder::sentinel",
+    )
 }
 
 /// Returns the error for a refused `HELLO`.
 ///
 /// Redis before version 6 does not know the command, and some proxies do not know RESP3.
-fn hello_refused(refusal: &Refusal) -> Error {
+fn hello_refused(refusal: &Refusal, address: &Address) -> Error {
     // The server's message is left out: a message about an unknown command may repeat the
     // arguments, which include the password.
     match refusal.is("NOPROTO") || refusal.detail.contains("unknown command") {
@@ -275,7 +308,10 @@ fn hello_refused(refusal: &Refusal) -> Error {
             ErrorKind::Server,
             "the server does not speak RESP3; Redis 6.2 or newer is needed",
         ),
-        false => Error::refused(refusal),
+        false => match address.login_advice(&refusal.code) {
+            Some(advice) => Error::refused_with(refusal, advice),
+            None => Error::refused(refusal),
+        },
     }
 }
 

@@ -398,6 +398,14 @@ impl Connection {
         Ok(Connection { server, id })
     }
 
+    pub(crate) fn open_server(
+        address: &Address,
+        timeouts: Timeouts,
+        name: &str,
+    ) -> Result<Connection> {
+        Connection::open(address, timeouts, name)
+    }
+
     pub(crate) fn is_replica(&self) -> bool {
         false
     }

@@ -201,7 +201,7 @@ impl Deployment {
 /// next node is asked.
 fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
     cluster.with_any_node(|address| {
-        let mut conn = Connection::open(address, timeouts, name)?;
+        let mut conn = Connection::open_server(address, timeouts, name)?;
         match conn.ask(&Call::command(&[b"PUBSUB", b"SHARDNUMSUB"])) {
             Ok(_) => Ok(true),
             Err(error) if !error.is_final() => Err(error),

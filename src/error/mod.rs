@@ -348,7 +348,12 @@ impl Error {
 
     /// Returns the error for an error reply, with advice.
     pub(crate) fn refused(refusal: &Refusal) -> Error {
-        let (retryability, advice) = refusal.advice();
+        Error::refused_with(refusal, refusal.advice().1)
+    }
+
+    /// Returns the error for an error reply, with other advice than usual.
+    pub(crate) fn refused_with(refusal: &Refusal, advice: &str) -> Error {
+        let (retryability, _) = refusal.advice();
         let message = match advice {
             "" => format!("the server refused the command: {refusal}"),
             advice => format!("the server refused the command: {refusal} ({advice})"),

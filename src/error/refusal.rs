@@ -54,7 +54,9 @@ impl Refusal {
             "OOM" => (Recoverable, "the server is full; raise maxmemory or delete data"),
             "MISCONF" => (Recoverable, "the server cannot save its data; see its log"),
             "NOREPLICAS" => (Recoverable, "too few replicas are in good order"),
-            "NOAUTH" => (Login, "the server requires a password; add it to the URL"),
+            "NOAUTH" => {
+                (Login, "the server requires a password; add it to the URL, or use Builder::login")
+            }
             "WRONGPASS" => (Login, "check the user and the password in the URL"),
             "WRONGTYPE" => (Final, "the key holds a value that is no lock"),
             "NOPERM" => (Final, PERMISSIONS),
@@ -78,6 +80,9 @@ impl Refusal {
         }
         if self.detail.starts_with("max number of clients") {
             return (Retryability::Transient, "raise maxclients, or close connections");
+        }
+        if self.detail.starts_with("unknown command") && self.detail.contains("SENTINEL") {
+            return (Retryability::Final, "the server is no sentinel; see Builder::single");
         }
         (Retryability::Final, if is_forbidden() { PERMISSIONS } else { "" })
     }

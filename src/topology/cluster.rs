@@ -200,7 +200,7 @@ impl Cluster {
     }
 
     fn open(&self, address: &Address) -> Result<Connection> {
-        Connection::open(address, self.timeouts, &self.name)
+        Connection::open_server(address, self.timeouts, &self.name)
     }
 
     /// Returns whether slots changed owners since the last call, and counts the change.

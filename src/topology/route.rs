@@ -52,7 +52,7 @@ impl Route {
     /// May contact several servers, each within both time-outs.
     pub(crate) fn open(&self, timeouts: Timeouts, name: &str) -> Result<RoutedConnection> {
         let open = |address: &Address| {
-            let conn = Connection::open(address, timeouts, name)?;
+            let conn = Connection::open_server(address, timeouts, name)?;
             Ok((conn, Arc::clone(address.shown())))
         };
         let ((conn, server), generation) = match self {

@@ -10,6 +10,8 @@
 //! - An outdated server is accepted only if a majority of the sentinels name outdated servers: then
 //!   the sentinels were set up anew, or a wrong sentinel named the newer epoch.
 //! - A master that was replaced within an epoch is not accepted again in the same epoch.
+//! - Some other implementations have no epochs: theirs count as 0. So the majority decides about a
+//!   master that comes back.
 //!
 //! `SENTINEL MASTER` gives the epoch. Its address may stay the old one, beside the new epoch, for
 //! minutes, until all replicas follow the new master. `GET-MASTER-ADDR-BY-NAME` gives the new
@@ -28,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::command::call::Call;
-use crate::command::reply::{Reply, unexpected};
+use crate::command::reply::{Reply, unexpected_to};
 use crate::connection::{Address, Connection, Timeouts};
 use crate::error::{Error, Result};
 use crate::util::clock::{self, Moment, doubled, jittered};
@@ -43,6 +45,9 @@ const TURN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest pause before a sentinel that has failed is asked again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// The number of masters replaced in one epoch that are remembered.
+const MAX_REPLACED: usize = 16;
 
 /// The divisor of the time-outs for the first question to a sentinel.
 const BRIEF_DIVISOR: u32 = 8;
@@ -197,7 +202,8 @@ impl Sentinels {
 
     /// Reads the reply to `GET-MASTER-ADDR-BY-NAME`.
     fn named(&self, address: &Reply, epoch: u64) -> Result<NamedMaster> {
-        let Reply::List(parts) = address else { return Err(unexpected(address)) };
+        let unexpected = || unexpected_to("SENTINEL GET-MASTER-ADDR-BY-NAME", address);
+        let Reply::List(parts) = address else { return Err(unexpected()) };
         let mut texts =
             parts.iter().map(|part| part.text().and_then(|text| str::from_utf8(text).ok()));
         let mut next = || texts.next().flatten();
@@ -205,7 +211,7 @@ impl Sentinels {
             (Some(host), Some(port)) => {
                 Ok(NamedMaster { address: self.servers.at(host, port), epoch })
             }
-            _ => Err(unexpected(address)),
+            _ => Err(unexpected()),
         }
     }
 
@@ -237,6 +243,9 @@ impl Sentinels {
         let changes = u64::from(before.is_some());
         known.replaced.extend(before);
         known.replaced.retain(|replaced| replaced != address);
+        // Without epochs the list would grow with each fail-over to a new address.
+        let excess = known.replaced.len().saturating_sub(MAX_REPLACED);
+        known.replaced.drain(..excess);
         self.generation.fetch_add(changes, Ordering::AcqRel) + changes
     }
 
@@ -347,8 +356,15 @@ impl WatchedSentinel {
 }
 
 /// Reads the epoch, the number of fail-overs, from the reply to `SENTINEL MASTER`.
+///
+/// A sentinel without epochs counts as one that has seen no fail-over.
 fn epoch(master: &Reply) -> Result<u64> {
-    let text = master.field("config-epoch").and_then(Reply::text);
-    let epoch = text.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
-    epoch.ok_or_else(|| unexpected(master))
+    match (master, master.field("config-epoch")) {
+        (Reply::List(_), None) => Ok(0),
+        (_, epoch) => {
+            let text = epoch.and_then(Reply::text);
+            let epoch = text.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
+            epoch.ok_or_else(|| unexpected_to("SENTINEL MASTER", master))
+        }
+    }
 }

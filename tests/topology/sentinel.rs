@@ -195,14 +195,17 @@ fn a_stopped_sentinel_costs_only_time_outs() {
 }
 
 /// Returns the replies of a sentinel that announces this master.
-fn announcing(port: u16, epoch: u64) -> impl Fn(&[String]) -> Option<Vec<u8>> {
+fn announcing(port: u16, epoch: impl Into<Option<u64>>) -> impl Fn(&[String]) -> Option<Vec<u8>> {
     let hello = b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n".to_vec();
     let port = port.to_string();
     let text = |head: &str, texts: &[&str]| {
         let texts = texts.iter().map(|text| format!("${}\r\n{text}\r\n", text.len()));
         format!("{head}\r\n{}", texts.collect::<String>()).into_bytes()
     };
-    let master = text("%1", &["config-epoch", &epoch.to_string()]);
+    let master = match epoch.into() {
+        Some(epoch) => text("%1", &["config-epoch", &epoch.to_string()]),
+        None => text("%1", &["port", &port]),
+    };
     let address = text("*2", &["127.0.0.1", &port]);
     move |words| match words[0].as_str() {
         "HELLO" => Some(hello.clone()),
@@ -337,6 +340,10 @@ fn servers_and_sentinels_have_separate_users() {
     let servers = Replicated::with(1, 1, |config| config.password("pass-word"));
     let error = builder(&servers).build().expect_err("the master wants a password");
     assert!(error.is_server() && error.to_string().contains("NOAUTH"), "{error}");
+    assert!(error.to_string().contains("Builder::login"), "{error}");
+    let wrong = builder(&servers).login("default", "wrong").build().expect_err("as above");
+    assert_eq!(wrong.code(), Some("WRONGPASS"));
+    assert!(wrong.to_string().contains("password of Builder::login"), "{wrong}");
     let urls = servers.sentinel_urls().into_iter().map(|url| format!("{url}2"));
     let built = Client::builder().sentinel(MASTER, urls).login("default", "pass-word").build();
     let client = built.expect("the right password");
@@ -549,4 +556,50 @@ fn a_loss_reported_by_the_old_master_is_not_believed_after_the_fail_over() {
         });
     };
     late.answer_late(&late.digests.renew, ask, restore, follow).expect("the hold is not lost");
+}
+
+#[test]
+fn the_error_for_a_sentinel_in_the_place_of_a_server_names_the_right_setting() {
+    let servers = Replicated::start(0, 1);
+    let url = servers.sentinels()[0].url();
+    let with_database = format!("{}/2", url.trim_end_matches('/'));
+    let built = [
+        Client::builder().single(&url).build(),
+        Client::builder().single(with_database).build(),
+        Client::builder().cluster([&url]).build(),
+    ];
+    for built in built {
+        let error = built.expect_err("a sentinel has no locks");
+        assert!(error.is_configuration() && !error.is_retryable(), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("sentinel") && text.contains("Builder::sentinel"), "{text}");
+    }
+    let lazy = Client::builder().single(&url).build_lazily().expect("no connection");
+    let error = lazy.lock("a").lock().map(drop).expect_err("a sentinel has no locks");
+    assert!(error.to_string().contains("Builder::sentinel"), "{error}");
+    let master = servers.servers()[0].url();
+    let error = Client::builder().sentinel(MASTER, [master]).build().expect_err("no sentinel");
+    assert!(error.to_string().contains("no sentinel; see Builder::single"), "{error}");
+}
+
+/// Other implementations of Sentinel do not count fail-overs.
+#[test]
+fn sentinels_without_epochs_are_followed_there_and_back() {
+    let servers = [(); 2].map(|()| Server::start());
+    let master = Arc::new(AtomicUsize::new(0));
+    let sentinel = Impostor::answering({
+        let master = Arc::clone(&master);
+        let replies = servers.each_ref().map(|server| announcing(server.port(), None));
+        move |words| replies[master.load(Relaxed)](words)
+    });
+    let client = Client::builder().sentinel(MASTER, [sentinel.url()]).build().expect("a master");
+    for now in [0, 1, 0, 1] {
+        master.store(now, Relaxed);
+        servers[now].client_kill_type("normal");
+        servers[1 - now].client_kill_type("normal");
+        eventually("the client uses the master", || {
+            let guard = client.lock("a").try_lock();
+            guard.is_ok_and(|guard| guard.is_some() && exists(&servers[now], "a"))
+        });
+    }
 }

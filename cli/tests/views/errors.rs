@@ -1,9 +1,10 @@
 //! The failures of the verbs: one line, an exit code, and never a password.
 
 use super::program::{Outcome, Running, run};
-use crate::harness::Server;
 use crate::harness::holders::stage;
 use crate::harness::permissions::{DOCUMENT, rules_of_a_plain_lock};
+use crate::harness::replicated::MASTER;
+use crate::harness::{Replicated, Server};
 
 /// The verbs, with an argument each.
 const VERBS: [&[&str]; 5] = [&["ls"], &["show", "a"], &["watch", "a"], &["force", "a"], &["audit"]];
@@ -99,4 +100,15 @@ fn a_permission_that_is_lost_ends_a_watch() {
     server.ask::<()>(&["ACL", "SETUSER", "worker", "-evalsha"]);
     let line = fails(watch.finish(), 77);
     assert!(line.contains("NOPERM"), "{line}");
+}
+
+#[test]
+fn a_sentinel_in_the_place_of_a_server_names_the_option() {
+    let servers = Replicated::with(0, 1, |config| config.password("pass-word"));
+    let sentinel = &servers.sentinels()[0];
+    let line = fails(run(&["ls", "--url", &sentinel.url()]), 64);
+    assert!(line.contains("sentinel") && line.contains("--sentinel M"), "{line}");
+    let options = ["--sentinel", MASTER, "--url", &sentinel.url()];
+    let line = fails(run(&[&["ls"], &options[..]].concat()), 77);
+    assert!(line.contains("NOAUTH") && line.contains("LEASEHOLD_LOGIN"), "{line}");
 }
