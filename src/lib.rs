@@ -188,12 +188,18 @@
 //!
 //! | target | levels | subject |
 //! | --- | --- | --- |
-//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks that are held without a time to live; waits for an owned guard of the same thread |
-//! | `leasehold::connection` | warn, info, debug | replaced connections; failed subscriptions, heartbeats and polls; loads of scripts; refused options of sockets |
+//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed releases and clean-ups; locks that are held without a time to live; waits for an owned guard of the same thread |
+//! | `leasehold::connection` | warn, info, debug | outages of servers; replaced connections; failed subscriptions, heartbeats and polls; loads of scripts; refused options of sockets |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
 //! | `leasehold::events` | error, warn | panics of [`Events`] methods and of closures; dropped events |
 //! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; dropped lines; the [client record](Builder::announce); questions to running processes about holds; a refused clock |
+//!
+//! One line at level warn tells that a server does not answer, or refuses commands with a code, and
+//! how many leases, awaited locks and background requests are affected. The attempts that follow
+//! have no lines of their own. One line at level info tells the end, with the duration. An outage
+//! that affects nothing has no line: a call that fails returns its error. Each failed renewal is an
+//! event ([`Events::renewal_failed`]).
 //!
 //! Each line also has key-values for structured loggers: facts of its text, and other facts.
 //!

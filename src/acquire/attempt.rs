@@ -41,6 +41,9 @@ impl WaitLoop<'_> {
         let generation = router.generation();
         self.register_for_grants(generation);
         self.begin_question();
+        if let Some(error) = self.pause_error() {
+            return self.failed(error).map(|()| None);
+        }
         let pending = router.queue(command, target);
         match router.wait(pending, &self.call.limit()) {
             (_, Ok(reply)) => {
@@ -237,10 +240,23 @@ impl WaitLoop<'_> {
         self.failed(failure.into_error())
     }
 
-    /// Plans the next attempt after an error; returns the error if the call cannot go on.
+    /// Plans the next attempt after one that failed; an error if the call cannot go on.
     fn failed(&mut self, error: Error) -> Result<()> {
-        self.context().local.set_last_error(error.is_outage().then(|| error.clone()));
-        self.schedule.unanswered(clock::now(), error)
+        let LockContext { engine, local } = self.context();
+        local.set_last_error(error.is_outage().then(|| error.clone()));
+        let pause_end = engine.router.health_of(local.name().key()).retry_at(clock::now(), &error);
+        self.schedule.unanswered(pause_end, error)
+    }
+
+    /// Returns the error of a server that pauses after a failure, for a call that waits longer.
+    ///
+    /// Many calls that wait for one server send few attempts.
+    fn pause_error(&self) -> Option<Error> {
+        if !self.schedule.outlasts_outages() {
+            return None;
+        }
+        let LockContext { engine, local } = self.context();
+        engine.router.health_of(local.name().key()).paused_error(clock::now())
     }
 
     fn answered(&mut self, reply: CallReply, generation: Generation) -> Result<Option<HoldHandle>> {

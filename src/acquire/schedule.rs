@@ -11,14 +11,15 @@
 //! A call for a queue lock makes no attempt on its own account. An attempt is due if its client may
 //! have lost a grant or a place (`local/waiters.rs`).
 //!
-//! After an attempt without a reply the call pauses, longer each time. Pure: time is an argument.
+//! After an attempt without a reply the call waits for the end of the server's pause
+//! (`topology/health.rs`). Pure: time is an argument.
 
 use std::time::Duration;
 
 use crate::config::BackOff;
 use crate::error::{Error, LostReason, Result};
 use crate::listener::channels::{Channel, ListenerSession, MessageCount, Registration};
-use crate::util::clock::{Moment, doubled, jittered};
+use crate::util::clock::{Moment, jittered};
 use notifications::Notifications;
 
 pub(crate) use notifications::ChannelView;
@@ -29,9 +30,6 @@ mod tests;
 
 /// The number of poll intervals after which a call tries again although the watchdog polls for it.
 const POLLS_BEFORE_OWN_ATTEMPT: u32 = 60;
-
-/// The first pause after an attempt without a reply; the longest is the poll interval.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The shortest wait for the end of the holder's lease.
 const LEAST_LEFT: Duration = Duration::from_millis(1);
@@ -78,8 +76,6 @@ pub(crate) struct RetrySchedule {
 /// The attempts of one call that brought neither a hold nor a refusal.
 #[derive(Debug, Default)]
 struct Failures {
-    /// Attempts in a row without a reply.
-    unanswered: u32,
     /// Grants whose reply was read after their deadline.
     late_grants: u32,
     /// Replies from servers that a topology change had replaced.
@@ -191,7 +187,6 @@ impl RetrySchedule {
     pub(crate) fn refused(&mut self, now: Moment, left: Option<Duration>) {
         self.was_refused = true;
         self.failures.error = None;
-        self.failures.unanswered = 0;
         let seed = self.seed ^ now.nanos();
         let poll = match self.pace {
             Pace::BackOff(back_off) if !self.held_here => back_off.pause(self.refusals, seed),
@@ -203,16 +198,19 @@ impl RetrySchedule {
         self.notifications.refused(now, self.seed);
     }
 
-    /// Plans the next attempt after one without a usable reply.
+    /// Returns whether the call waits through an outage: the server has refused it before.
+    pub(crate) fn outlasts_outages(&self) -> bool {
+        self.was_refused
+    }
+
+    /// Plans the next attempt after one without a usable reply, for the end of the server's pause.
     ///
     /// Returns the error if the call was never refused, or if the error is no outage.
-    pub(crate) fn unanswered(&mut self, now: Moment, error: Error) -> Result<()> {
+    pub(crate) fn unanswered(&mut self, pause_end: Moment, error: Error) -> Result<()> {
         if !self.was_refused || !error.is_outage() {
             return Err(error);
         }
-        let pause = doubled(FIRST_PAUSE, self.failures.unanswered.min(8), self.poll_interval);
-        self.next = now + jittered(pause, self.seed ^ now.nanos());
-        self.failures.unanswered += 1;
+        self.next = pause_end;
         self.failures.error = Some(error);
         Ok(())
     }

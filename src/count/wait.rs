@@ -105,9 +105,19 @@ impl<Q: CountQuestion> CountWait<'_, Q> {
     /// Asks once; returns whether the wait is over.
     fn ask(&mut self) -> Result<bool> {
         self.schedule.before_attempt(self.question.channel_view());
-        let answer = match self.question.ask(self.call) {
+        let LockContext { engine, local } = &**self.call.context;
+        let health = engine.router.health_of(local.name().key());
+        let paused = || health.paused_error(clock::now());
+        let answer = match self.schedule.outlasts_outages().then(paused).flatten() {
+            None => self.question.ask(self.call),
+            Some(error) => Err(error),
+        };
+        let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => return self.schedule.unanswered(clock::now(), error).map(|()| false),
+            Err(error) => {
+                let pause_end = health.retry_at(clock::now(), &error);
+                return self.schedule.unanswered(pause_end, error).map(|()| false);
+            }
         };
         let now = clock::now();
         self.call.series().answered(answer.sent.until(now));

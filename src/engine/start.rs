@@ -34,6 +34,7 @@ use crate::pool::router::Router;
 use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
 use crate::topology::failover::{FailoverMonitor, ServerObserver};
+use crate::topology::health::ServerHealths;
 use crate::topology::route::Route;
 use crate::util::executor::Executor;
 use crate::util::log_lines::LINES;
@@ -115,6 +116,7 @@ struct Startup {
     timeouts: Timeouts,
     sink: EventSink,
     executor: Arc<Executor>,
+    healths: Arc<ServerHealths>,
 }
 
 impl Startup {
@@ -130,6 +132,7 @@ impl Startup {
             settings,
             sink,
             executor: Arc::default(),
+            healths: Arc::default(),
         })
     }
 
@@ -153,6 +156,7 @@ impl Startup {
             refuses_replica: matches!(deployment.route, Route::To(_)) && !settings.allow_replica,
             longest_repeat: settings.poll_interval,
             events: self.sink.clone(),
+            healths: Arc::clone(&self.healths),
         }
     }
 
@@ -169,6 +173,7 @@ impl Startup {
             timeouts: self.timeouts,
             name: format!("{}:listener", self.name),
             control: self.control.as_str().into(),
+            healths: Arc::clone(&self.healths),
             linger: self.settings.poll_interval / 2,
             idle: listener::IDLE,
         };

@@ -87,6 +87,11 @@ impl Refusal {
         (Retryability::Final, if is_forbidden() { PERMISSIONS } else { "" })
     }
 
+    /// Returns whether the refusal ends by itself.
+    pub(crate) fn is_transient(&self) -> bool {
+        self.advice().0 == Retryability::Transient
+    }
+
     /// Returns whether a script met a key that had moved to another node.
     ///
     /// The slot of the key is moving. The earlier writes of the script stay.

@@ -72,7 +72,7 @@ pub trait Events: Send + Sync {
     fn lost(&self, event: &Lost) {
         let _ = event;
     }
-    /// A broken connection was replaced.
+    /// A broken connection was replaced, and the server has answered a command on the new one.
     fn reconnected(&self, event: &Reconnected) {
         let _ = event;
     }

@@ -25,8 +25,8 @@
 //!   client record only, the longest silence is [`QUIET_SILENCE`], and acquires do not carry
 //!   subscription requests. The first refused caller sends a heartbeat, at which the listener looks
 //!   for waiting callers as after a new connection.
-//! * After a broken connection it reconnects with growing, jittered pauses, and subscribes again to
-//!   all channels with a waiting caller. The confirmations wake these callers.
+//! * After a broken connection it reconnects with growing, jittered pauses, which are those of the
+//!   server if the server is silent, and subscribes again to all channels with a waiting caller. The confirmations wake these callers.
 //! * When the slot of a channel moves to another node, the listener drops the channel. Its callers
 //!   send another attempt, and the listener of the new node subscribes to it.
 
@@ -50,8 +50,9 @@ use crate::listener::channels::Channels;
 use crate::listener::control::Rousing;
 use crate::listener::subscriber::Subscriber;
 use crate::topology::cluster::Cluster;
+use crate::topology::health::{GrowingPause, STABLE, ServerHealths};
 use crate::topology::route::Route;
-use crate::util::clock::{self, Moment, jittered};
+use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
@@ -69,13 +70,6 @@ const QUIET_SILENCE: Duration = client_record::LIFETIME;
 /// How long the connection stays open without a subscription.
 pub(crate) const IDLE: Duration = Duration::from_secs(60);
 
-/// The first and the longest pause before a reconnection.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// The age from which a connection counts as working, so that the pauses start again.
-const STABLE_AGE: Duration = Duration::from_secs(5);
-
 /// The largest number of channels in one command.
 const CHANNELS_PER_COMMAND: usize = 128;
 
@@ -92,6 +86,7 @@ pub(crate) struct ListenerSettings {
     pub(crate) name: String,
     /// The control channel of the client.
     pub(crate) control: Arc<str>,
+    pub(crate) healths: Arc<ServerHealths>,
     /// How long a subscription is kept without a waiting caller.
     pub(crate) linger: Duration,
     /// How long the connection is kept without a subscription.
@@ -108,6 +103,15 @@ pub(crate) struct Shard {
 impl ListenerSettings {
     fn node(&self) -> Option<u32> {
         self.shard.as_ref().map(|shard| shard.node)
+    }
+
+    /// Returns the number under which the health of the listener's server is known.
+    fn health_node(&self) -> u32 {
+        match (&self.route, &self.shard) {
+            (_, Some(shard)) => shard.node,
+            (Route::Node(_), None) => ServerHealths::ANY_NODE,
+            (Route::To(_) | Route::Master(_), None) => 0,
+        }
     }
 
     /// Returns whether this listener is responsible for the channel.
@@ -275,35 +279,46 @@ impl Listener {
     /// The search for waiting callers comes after the end of the connection. It finds the callers
     /// that registered before; a caller that registers later wakes the thread.
     fn listen_while_needed(&self) {
-        let mut pause = FIRST_PAUSE;
+        let mut failures = ListenerFailures::default();
         while !self.is_stopped() && (self.has_waiting_callers() || self.orders.has_to_stay()) {
             let mut subscriber = match Subscriber::open(&self.settings, &self.channels) {
                 Ok(subscriber) => subscriber,
+                // The watchdog tells of a silent server.
+                Err(error) if error.is_unanswered() => {
+                    let health = self.settings.healths.of(self.settings.health_node());
+                    let end = health.unanswered(clock::now(), &error);
+                    self.pause(end, &error, true);
+                    continue;
+                }
                 Err(error) => {
-                    self.pause(&mut pause, &error);
+                    let end = failures.pause.attempted(clock::now());
+                    self.pause(end, &error, failures.are_known(&error));
                     continue;
                 }
             };
             if let Err(error) = subscriber.listen(&self.orders) {
-                // A connection that ends right after it was opened counts as a failed one.
-                let was_stable = subscriber.opened_at() + STABLE_AGE <= clock::now();
+                let opened_at = subscriber.opened_at();
                 drop(subscriber);
-                pause = if was_stable { FIRST_PAUSE } else { pause };
-                self.pause(&mut pause, &error);
+                let now = clock::now();
+                if opened_at + STABLE <= now {
+                    failures = ListenerFailures::default();
+                }
+                let end = failures.pause.attempted(now);
+                self.pause(end, &error, failures.are_known(&error));
             }
         }
     }
 
-    /// Logs the error, sleeps for about `pause`, and doubles `pause`.
+    /// Logs the error, with a warning unless it is known, and sleeps until `end`.
     ///
     /// After a refusal the connection is no longer kept for requests.
-    fn pause(&self, pause: &mut Duration, error: &Error) {
+    fn pause(&self, end: Moment, error: &Error, is_known: bool) {
         let only_for_requests = self.orders.has_to_stay() && !self.has_waiting_callers();
-        if only_for_requests {
+        if only_for_requests || is_known {
             log::debug!(
                 logger: LINES, target: log_target::CONNECTION,
                 error:% = error.with_causes(), server = error.server();
-                "cannot listen for requests of other processes: {}", error.with_causes()
+                "cannot listen for releases and requests: {}", error.with_causes()
             );
         } else {
             log::warn!(
@@ -315,13 +330,35 @@ impl Listener {
         if error.is_final() {
             self.need_not_stay();
         }
-        let now = clock::now();
-        let end = now + jittered(*pause, now.nanos());
         // Wake-ups by waiting callers do not shorten the pause: many callers would cause a storm of
         // connections.
         while !self.is_stopped() && clock::now() < end {
             self.parker.park_until(end);
         }
-        *pause = LONGEST_PAUSE.min(*pause * 2);
+    }
+}
+
+/// The failures of a listener since its connection last worked for a while.
+#[derive(Debug, Default)]
+struct ListenerFailures {
+    pause: GrowingPause,
+    /// The number of connections that broke.
+    broken: u32,
+    /// The code of the last refusal that was logged.
+    refused: Option<String>,
+}
+
+impl ListenerFailures {
+    /// Notes a failure; returns whether no warning is due.
+    ///
+    /// A connection may break once without a warning.
+    fn are_known(&mut self, error: &Error) -> bool {
+        if let Some(code) = error.code() {
+            let is_known = self.refused.as_deref() == Some(code);
+            self.refused = Some(code.to_owned());
+            return is_known;
+        }
+        self.broken += 1;
+        self.broken != 2
     }
 }

@@ -72,7 +72,6 @@ pub(super) struct Waiters {
     /// The last heartbeat with an answer, a base for all callers.
     heartbeat: Option<GrantBase>,
     /// The number of heartbeats since the last one with an answer.
-    failed_heartbeats: u32,
     /// The terms of the client, as the answer to the latest request has them.
     terms_since: TermsSince,
     /// The moment before that request was sent.
@@ -278,21 +277,18 @@ impl Local {
         self.state.lock().waiters.rules
     }
 
-    /// Counts a heartbeat without an answer. Returns the number of earlier ones in a row.
+    /// Notes a heartbeat without an answer.
     ///
     /// A caller that gives up returns the error. After an error that is no outage, the callers send
     /// acquires, whose errors end their calls.
-    pub(crate) fn heartbeat_failed(&self, error: Option<&Error>) -> u32 {
+    pub(crate) fn heartbeat_failed(&self, error: Option<&Error>) {
         let state = &mut *self.state.lock();
         if let Some(error) = error {
             state.last_error = Some(error.clone());
         }
-        let waiters = &mut state.waiters;
         if error.is_some_and(|error| !error.is_outage()) {
-            waiters.by_hold.values_mut().for_each(Waiter::ask);
+            state.waiters.by_hold.values_mut().for_each(Waiter::ask);
         }
-        waiters.failed_heartbeats = waiters.failed_heartbeats.saturating_add(1);
-        waiters.failed_heartbeats - 1
     }
 
     /// Applies the answer to a heartbeat, read at `now`.
@@ -309,7 +305,6 @@ impl Local {
         let state = &mut *self.state.lock();
         state.last_error = None;
         let waiters = &mut state.waiters;
-        waiters.failed_heartbeats = 0;
         if base.token_bound == 0 {
             return waiters.note_terms(reply.terms_since, base.sent);
         }

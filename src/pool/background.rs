@@ -16,10 +16,12 @@ use std::time::Duration;
 use crate::command::call::{Call, ConnectionId};
 use crate::error::{Error, ErrorKind, Redirect, Result};
 use crate::events::{Event, EventSink, Reconnected};
+use crate::pool::PoolSettings;
 use crate::pool::context::ConnectionObserver;
 use crate::pool::request::{BackgroundTask, CallReply, Request};
 use crate::pool::retry_queue::RetryQueue;
 use crate::topology::failover::ServerObserver;
+use crate::topology::health::ServerHealth;
 use crate::util::clock::{self, Moment, doubled};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -63,17 +65,19 @@ pub(super) struct Background {
     events: EventSink,
     /// The longest interval for repeating a clean-up that a late command could undo.
     longest_repeat: Duration,
+    health: Arc<ServerHealth>,
     server_observer: Mutex<Option<Weak<dyn ServerObserver>>>,
     /// Set in a cluster.
     rerouter: OnceLock<Weak<dyn Rerouter>>,
 }
 
 impl Background {
-    pub(super) fn new(connections: usize, events: EventSink, longest_repeat: Duration) -> Self {
+    pub(super) fn new(settings: &PoolSettings, health: Arc<ServerHealth>) -> Self {
         Background {
-            queue: RetryQueue::new(connections),
-            events,
-            longest_repeat,
+            queue: RetryQueue::new(settings.size),
+            events: settings.events.clone(),
+            longest_repeat: settings.longest_repeat,
+            health,
             server_observer: Mutex::new(None),
             rerouter: OnceLock::new(),
         }
@@ -115,7 +119,7 @@ impl Background {
         let back = rerouter.reroute(connection, request, redirect);
         if back.is_none() {
             // The other pool has counted the request by now.
-            self.queue.count_closed(connection, delays_close, true);
+            self.queue.count_closed(delays_close);
         }
         back
     }
@@ -135,10 +139,9 @@ impl Background {
             _ => Moment::START,
         };
         let (copies, repeat_until) = (task.copies, task.repeat_until.max(late_until));
-        let is_answered = outcome.is_ok();
         report(&task, outcome);
         self.repeat(connection, call, copies, repeat_until);
-        self.queue.count_closed(connection, task.delays_close, is_answered);
+        self.queue.count_closed(task.delays_close);
     }
 
     /// Ends a request without a reply at its deadline. Keeps sending it if its hold may outlive the
@@ -148,10 +151,11 @@ impl Background {
             return self.complete(connection, call, task, Err(error));
         }
         let delays_close = task.delays_close;
+        let retry_at = self.health.retry_at(clock::now(), &error);
         report(&task, Err(error));
         let request = Request::background(call, task.after_lease());
-        self.queue.schedule_retry(connection, request, clock::now());
-        self.queue.count_closed(connection, delays_close, false);
+        self.queue.schedule_retry(connection, request, retry_at);
+        self.queue.count_closed(delays_close);
     }
 
     fn request_refresh(&self) {
@@ -166,8 +170,7 @@ fn report(task: &BackgroundTask, outcome: Result<CallReply>) {
 }
 
 impl ConnectionObserver for Background {
-    fn reconnected(&self, connection: ConnectionId, address: &Arc<str>) {
-        self.queue.end_pause(connection);
+    fn reconnected(&self, _connection: ConnectionId, address: &Arc<str>) {
         let address = Arc::clone(address);
         self.events.stats().reconnected();
         log::info!(
@@ -182,6 +185,10 @@ impl ConnectionObserver for Background {
         }
     }
 
+    fn recovered(&self) {
+        self.queue.end_pauses();
+    }
+
     fn answered(&self, connection: ConnectionId, request: Request, reply: CallReply) {
         if let Some((call, task)) = request.into_task() {
             self.complete(connection, call, task, Ok(reply));
@@ -194,7 +201,8 @@ impl ConnectionObserver for Background {
             self.request_refresh();
         }
         if !error.is_final() && now < deadline {
-            self.queue.schedule_retry(connection, request, now);
+            let retry_at = self.health.retry_at(now, &error);
+            self.queue.schedule_retry(connection, request, retry_at);
         } else if let Some((call, task)) = request.into_task() {
             self.expire(connection, call, task, error);
         }

@@ -257,6 +257,7 @@ mod tests {
             refuses_replica: false,
             longest_repeat: none,
             events: EventSink::default(),
+            healths: Arc::default(),
         };
         ClusterNodes::new(cluster, settings, Arc::default())
     }

@@ -15,11 +15,12 @@ use std::thread::JoinHandle;
 use crate::command::call::ConnectionId;
 use crate::error::Error;
 use crate::pool::background::Background;
-use crate::pool::context::{ConnectionObserver, PoolContext};
+use crate::pool::context::{ConnectionObserver, ConnectionPause, PoolContext};
 use crate::pool::pipeline::PipelineContext;
 use crate::pool::request::{Request, panicked};
 use crate::pool::shared_connection::SharedConnection;
 use crate::pool::{PoolServer, PoolSettings};
+use crate::util::clock;
 use crate::util::sync::Mutex;
 use crate::util::threads;
 
@@ -50,11 +51,12 @@ struct PrivateAttempt {
 impl Connections {
     /// Makes the connections of a pool without connecting them; returns what they have in common.
     pub(super) fn new(settings: PoolSettings) -> (Arc<Connections>, Arc<PoolContext>) {
+        let health = settings.healths.of(settings.server.node);
+        let background = Arc::new(Background::new(&settings, Arc::clone(&health)));
         let PoolServer { node, is_cluster_node, route } = settings.server;
-        let background =
-            Arc::new(Background::new(settings.size, settings.events, settings.longest_repeat));
         let context = Arc::new(PoolContext {
             route,
+            health: Arc::clone(&health),
             is_cluster_node,
             replicas: settings.replicas,
             refuses_replica: settings.refuses_replica,
@@ -64,11 +66,16 @@ impl Connections {
             observer: Arc::clone(&background) as Arc<dyn ConnectionObserver>,
         });
         let timeouts = settings.timeouts;
-        let make = |number, timeouts, connected_explicitly| {
-            let (id, pool) = (ConnectionId::at(node, number), Arc::clone(&context));
-            SharedConnection::new(PipelineContext { id, pool, timeouts, connected_explicitly })
+        let make = |number, timeouts, is_private| {
+            SharedConnection::new(PipelineContext {
+                id: ConnectionId::at(node, number),
+                pool: Arc::clone(&context),
+                timeouts,
+                is_private,
+                pause: Arc::new(ConnectionPause::new(Arc::clone(&health))),
+            })
         };
-        let private = make(settings.size, timeouts.private, is_cluster_node);
+        let private = make(settings.size, timeouts.private, true);
         let connections = Connections {
             node,
             shared: (0..settings.size).map(|number| make(number, timeouts.shared, false)).collect(),
@@ -103,7 +110,7 @@ impl Connections {
             return Ok(());
         }
         let mut attempt = self.private_attempt.lock();
-        if !attempt.is_running {
+        if !attempt.is_running && self.private.pause().error(clock::now()).is_none() {
             let connections = Arc::clone(self);
             let connect = move || connections.make_private_connection();
             attempt.is_running = threads::start("leasehold-connect", connect).is_ok();
@@ -208,6 +215,7 @@ mod tests {
             refuses_replica: true,
             longest_repeat: none,
             events: EventSink::default(),
+            healths: Arc::default(),
         };
         Connections::new(settings).0
     }

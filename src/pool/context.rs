@@ -3,15 +3,20 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::command::call::ConnectionId;
 use crate::error::{Error, Redirect, Result};
 use crate::pool::request::{CallReply, Request};
+use crate::topology::health::ServerHealth;
 use crate::topology::route::Route;
+use crate::util::clock::Moment;
+use crate::util::sync::{AtomicU64, TIME_PASSES};
 
 /// The settings that the shared connections of one pool have in common.
 pub(crate) struct PoolContext {
     pub(crate) route: Route,
+    pub(crate) health: Arc<ServerHealth>,
     /// The server is a node of a cluster.
     pub(crate) is_cluster_node: bool,
     /// How many replicas have to acknowledge commands that take or extend a lock.
@@ -75,10 +80,56 @@ pub(crate) fn check_process(process: u32) -> Result<()> {
     }
 }
 
+/// The pause of one connection between attempts to connect: its share of the server's pause.
+///
+/// Only an attempt of the same connection begins it, so each connection gets one attempt per pause.
+/// An answer on any connection to the server ends it.
+#[derive(Debug)]
+pub(crate) struct ConnectionPause {
+    health: Arc<ServerHealth>,
+    /// Nanoseconds of the end.
+    end: AtomicU64,
+}
+
+impl ConnectionPause {
+    pub(crate) fn new(health: Arc<ServerHealth>) -> ConnectionPause {
+        ConnectionPause { health, end: AtomicU64::new(0) }
+    }
+
+    fn end(&self) -> Moment {
+        Moment::from_nanos(self.end.load(Ordering::Relaxed))
+    }
+
+    fn set_end(&self, end: Moment) {
+        self.end.store(end.nanos(), Ordering::Relaxed);
+    }
+
+    /// Notes an attempt of this connection that got no answer.
+    pub(crate) fn begin(&self, now: Moment, error: &Error) {
+        self.set_end(self.health.unanswered(now, error));
+    }
+
+    /// Returns the last error of the server, unless an attempt is due.
+    pub(crate) fn error(&self, now: Moment) -> Option<Error> {
+        let pauses = TIME_PASSES && self.health.is_silent() && now < self.end();
+        self.health.error().filter(|_| pauses)
+    }
+
+    /// Returns the moment of the attempt after one that failed, and ends the pause then.
+    pub(crate) fn retry_at(&self, now: Moment, error: &Error, longest: Duration) -> Moment {
+        let own = self.error(now).map(|_| self.end());
+        let at = own.unwrap_or_else(|| self.health.retry_at(now, error)).min(now + longest);
+        self.set_end(self.end().min(at));
+        at
+    }
+}
+
 /// Receives the events of shared connections. Methods must not block or panic.
 pub(crate) trait ConnectionObserver: Send + Sync {
-    /// A connection was made, and not for the first time.
+    /// The first command was answered on a connection that is not the first one.
     fn reconnected(&self, connection: ConnectionId, address: &Arc<str>);
+    /// The server has answered a command after an outage.
+    fn recovered(&self);
     /// The reply to a background request arrived.
     fn answered(&self, connection: ConnectionId, request: Request, reply: CallReply);
     /// A background request failed: no reply arrived, or the server refused the command.

@@ -44,6 +44,7 @@ use crate::pool::context::PoolContext;
 use crate::pool::reply_slot::ReplySlot;
 use crate::pool::request::{Failure, Outcome, Redirected, Request};
 use crate::topology::failover::ServerObserver;
+use crate::topology::health::ServerHealths;
 use crate::topology::route::{Generation, Route};
 use crate::util::clock::{self, Moment};
 pub(crate) use target::Target;
@@ -69,6 +70,7 @@ pub(crate) struct PoolSettings {
     /// The longest interval for repeating a clean-up that a late command could undo.
     pub(crate) longest_repeat: Duration,
     pub(crate) events: EventSink,
+    pub(crate) healths: Arc<ServerHealths>,
 }
 
 /// The server of a pool.
@@ -147,6 +149,17 @@ impl Pool {
 
     pub(crate) fn is_private_connected(&self) -> bool {
         !self.connections.private.is_disconnected()
+    }
+
+    /// Returns the error for which the private connection pauses before its next attempt.
+    pub(crate) fn private_pause_error(&self) -> Option<Error> {
+        self.connections.private.pause().error(clock::now())
+    }
+
+    /// Returns the moment for the next attempt of the private connection after one that failed,
+    /// at most `longest` from now.
+    pub(crate) fn retry_private_at(&self, error: &Error, longest: Duration) -> Moment {
+        self.connections.private.pause().retry_at(clock::now(), error, longest)
     }
 
     /// Starts a thread that makes the private connection, unless the connection exists.
@@ -311,6 +324,11 @@ impl Pool {
     pub(crate) fn repeat(&self, call: Call, connection: ConnectionId, until: Moment) {
         self.connections.background.repeat(connection, call, 0, until);
         self.connections.dispatch(connection);
+    }
+
+    /// Returns the number of background requests without an outcome.
+    pub(crate) fn open_requests(&self) -> usize {
+        self.connections.background.queue.open()
     }
 
     /// Returns whether all background requests have an outcome.

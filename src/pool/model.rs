@@ -62,6 +62,7 @@ fn settings() -> PoolSettings {
         refuses_replica: false,
         longest_repeat: Duration::MAX,
         events: EventSink::default(),
+        healths: Arc::default(),
     }
 }
 
@@ -115,7 +116,6 @@ impl World {
             let scheduled = std::mem::take(&mut retries.scheduled);
             let due = |((_, arrival), request)| ((Moment::START, arrival), request);
             retries.scheduled = scheduled.into_iter().map(due).collect();
-            retries.pause_end = Moment::START;
             queue.wake_reaper(id);
         }
     }

@@ -7,7 +7,8 @@
 //!    their replies. The next leader reads those before its own reply.
 //! 3. Some replies have the request written again (`in_flight.rs`): its script has to be
 //!    loaded, or the server is a replica.
-//! 4. If the connection breaks first, a new one is made at once. Requests without a reply are
+//! 4. If the connection breaks first, a new one is made at once, except for requests that are
+//!    repeated anyway, if no command was answered on the broken one. Requests without a reply are
 //!    written there once more, in the same order. The first copy may have run, so the reply
 //!    names an open copy (`EarlierCopies`). After a time-out nothing is written again, and a request
 //!    that must not run twice ([`Call::once`]) never is. Background requests that fail go
@@ -30,7 +31,7 @@ use crate::connection::Connection;
 use crate::connection::model::Connection;
 use crate::connection::{Fault, ReadLimit, Timeouts};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pool::context::PoolContext;
+use crate::pool::context::{ConnectionPause, PoolContext};
 use crate::pool::reply_slot::ReplySlot;
 use crate::pool::request::{Request, panicked};
 use crate::topology::route::Generation;
@@ -60,6 +61,10 @@ pub(crate) struct Pipeline {
     unreachable_since: Option<Moment>,
     /// The last connection was given up because it led to a replica.
     led_to_replica: bool,
+    /// The address of a new connection that is reported with the first answer.
+    unreported: Option<Arc<str>>,
+    /// Whether a command was answered on the present connection.
+    has_answered: bool,
 }
 
 /// Where a pipeline connects, and how.
@@ -68,8 +73,16 @@ pub(crate) struct PipelineContext {
     pub(crate) id: ConnectionId,
     pub(crate) pool: Arc<PoolContext>,
     pub(crate) timeouts: Timeouts,
-    /// Only [`Pipeline::connect`] connects; requests fail while there is no connection.
-    pub(crate) connected_explicitly: bool,
+    /// The connection serves the watchdog, which repeats its requests.
+    pub(crate) is_private: bool,
+    pub(crate) pause: Arc<ConnectionPause>,
+}
+
+impl PipelineContext {
+    /// Returns whether only [`Pipeline::connect`] connects: requests fail without a connection.
+    fn is_connected_explicitly(&self) -> bool {
+        self.is_private && self.pool.is_cluster_node
+    }
 }
 
 /// When a leader stops reading although replies are missing.
@@ -93,6 +106,8 @@ impl Pipeline {
             buffer: Vec::new(),
             unreachable_since: None,
             led_to_replica: false,
+            unreported: None,
+            has_answered: false,
         }
     }
 
@@ -132,7 +147,7 @@ impl Pipeline {
 
     /// Whether a leader has to connect before it can write.
     pub(crate) fn has_to_connect(&self) -> bool {
-        !self.context.connected_explicitly && (self.connection.is_none() || self.is_outdated())
+        !self.context.is_connected_explicitly() && (self.connection.is_none() || self.is_outdated())
     }
 
     /// Whether the pipeline takes requests from the queue. It waits until the system has taken all
@@ -191,6 +206,14 @@ impl Pipeline {
             if limit.is_some() && self.has_to_connect() {
                 return true;
             }
+            if let Some(error) = self.pause_error() {
+                // The request of a caller does not wait for the end of the pause.
+                self.in_flight.requeue();
+                self.in_flight.fail_if(|request| request.waiter().is_none(), &error);
+                if self.in_flight.is_empty() {
+                    break;
+                }
+            }
             if let Err(error) = self.stay_connected() {
                 self.fail_all(&error);
                 break;
@@ -203,6 +226,7 @@ impl Pipeline {
                 Some(Err(fault)) => (fault.error, fault.timed_out),
                 None => (panicked(), true),
             };
+            self.note_silence(gives_up, &error);
             self.disconnect();
             let fails = |it: &Request| gives_up || it.replay.breaks > 1 || it.call.once;
             self.in_flight.fail_if(fails, &error);
@@ -226,7 +250,9 @@ impl Pipeline {
                 ReadLimit { due, leave: end, has_to_leave: Some(has_to_leave) }
             }
         };
-        if !self.in_flight.read(connection, limit_for)? {
+        let read = self.in_flight.read(connection, limit_for);
+        self.note_answer();
+        if !read? {
             return Ok(false);
         }
         self.in_flight.requeue();
@@ -257,9 +283,47 @@ impl Pipeline {
         if self.connection.is_some() {
             return Ok(());
         }
+        if self.context.is_private
+            && let Some(error) = self.context.pause.error(clock::now())
+        {
+            return Err(error);
+        }
         let opened = self.open();
         self.unreachable_since = opened.is_err().then(clock::now);
+        if let Err(error) = &opened {
+            self.context.pause.begin(clock::now(), &self.context.pool.with_server(error.clone()));
+        }
         opened
+    }
+
+    /// Returns the error of the server if a connection is missing and pauses.
+    fn pause_error(&self) -> Option<Error> {
+        self.context.pause.error(clock::now()).filter(|_| self.has_to_connect())
+    }
+
+    /// Notes that a server was silent: its reply is late, or a new connection broke before the
+    /// first answer.
+    ///
+    /// A connection that was in use may end at any time.
+    fn note_silence(&mut self, is_late: bool, error: &Error) {
+        if is_late || self.connection.is_some() && !self.has_answered {
+            self.context.pause.begin(clock::now(), &self.context.pool.with_server(error.clone()));
+        }
+    }
+
+    /// Reports that commands were answered, if they were.
+    fn note_answer(&mut self) {
+        if !std::mem::take(&mut self.in_flight.has_answer) {
+            return;
+        }
+        self.has_answered = true;
+        let PipelineContext { id, pool, .. } = &*self.context;
+        if pool.health.answered(clock::now) {
+            pool.observer.recovered();
+        }
+        if let Some(server) = self.unreported.take() {
+            pool.observer.reconnected(*id, &server);
+        }
     }
 
     fn open(&mut self) -> Result<()> {
@@ -271,16 +335,16 @@ impl Pipeline {
         self.connection = Some(opened.conn);
         self.generation = opened.generation;
         self.connects += 1;
+        self.has_answered = false;
         // The report makes the watchdog renew leases. After `READONLY` the server may be the same
         // replica again: it would refuse the renewals, which would lead here again, without end.
-        if self.connects > 1 && !std::mem::take(&mut self.led_to_replica) {
-            pool.observer.reconnected(*id, &opened.server);
-        }
+        let is_report_due = self.connects > 1 && !std::mem::take(&mut self.led_to_replica);
+        self.unreported = is_report_due.then_some(opened.server);
         Ok(())
     }
 
     fn stay_connected(&mut self) -> Result<()> {
-        match self.connection.is_some() || !self.context.connected_explicitly {
+        match self.connection.is_some() || !self.context.is_connected_explicitly() {
             true => self.connect(),
             false => Err(Error::new(ErrorKind::Connection, "there is no connection")),
         }

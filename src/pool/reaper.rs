@@ -5,7 +5,8 @@
 //!
 //! In each round a reaper
 //! 1. queues the background requests that are due,
-//! 2. writes the queue and reads the replies, unless the connection pauses after a failure,
+//! 2. writes the queue and reads the replies; while the connection pauses after a failure, the
+//!    requests fail, and are scheduled for the end of the pause,
 //! 3. reads replies that have been unread for [`UNREAD_LIMIT`],
 //! 4. sleeps until it is woken or something is due.
 //!
@@ -21,7 +22,6 @@ use std::time::Duration;
 
 use crate::command::call::ConnectionId;
 use crate::pool::connections::Connections;
-use crate::pool::retry_queue::LONGEST_PAUSE;
 use crate::pool::shared_connection::Unread;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::TIME_PASSES;
@@ -32,6 +32,9 @@ use crate::util::threads;
 /// A shorter limit wakes the reaper more often under traffic. A longer one delays the retry of a
 /// release that failed.
 const UNREAD_LIMIT: Duration = if TIME_PASSES { Duration::from_millis(5) } else { Duration::ZERO };
+
+/// The longest sleep while requests are scheduled or queued.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 impl Connections {
     /// Sends the background requests of a connection, as far as that needs no waiting.
@@ -85,14 +88,14 @@ impl Connections {
         let requests = due.requests.into_iter();
         let requests = requests.filter_map(|request| self.background.reroute(id, request, None));
         requests.for_each(|request| connection.queue(request));
-        if !due.is_paused && connection.unsent() > 0 {
+        if connection.unsent() > 0 {
             connection.serve();
         }
         let unread_due = self.read_unread(id);
         match due.next == Moment::END && connection.unsent() == 0 {
             // Nothing is scheduled or queued, and new requests wake the reaper.
             true => unread_due,
-            false => unread_due.min(due.next).min(clock::now() + LONGEST_PAUSE),
+            false => unread_due.min(due.next).min(clock::now() + LONGEST_SLEEP),
         }
     }
 

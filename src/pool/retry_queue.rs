@@ -1,8 +1,7 @@
 //! The schedule of background requests, and the reapers that serve it.
 //!
-//! Each connection has a pause of its own. All requests that fail during the pause are retried at
-//! the end of the pause, or as soon as the connection is made again. The pauses double from 20 ms
-//! to 1 s until a reply arrives.
+//! A failed request is retried at the end of the server's pause (`topology/health.rs`), or as soon
+//! as the server has answered a command on any connection.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -11,12 +10,8 @@ use std::time::Duration;
 
 use crate::command::call::ConnectionId;
 use crate::pool::request::Request;
-use crate::util::clock::{self, Moment, doubled, jittered};
+use crate::util::clock::{self, Moment};
 use crate::util::sync::{Condvar, Mutex, Parker};
-
-/// The first and the longest pause before a failed request is retried.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Holds background requests that wait for their next attempt, and counts the open ones.
 pub(super) struct RetryQueue {
@@ -50,11 +45,8 @@ pub(super) struct ConnectionRetries {
     /// By the moment of the next attempt, then in the order of arrival.
     pub(super) scheduled: BTreeMap<(Moment, u64), Request>,
     arrivals: u64,
-    /// The end of the pause. The reaper sends nothing before this moment. A caller that leads
-    /// writes the queued requests with its own.
+    /// The moment for which the last failed request was scheduled.
     pub(super) pause_end: Moment,
-    /// Consecutive pauses without a reply.
-    failures: u32,
     /// A reaper exists and will check the schedule again.
     pub(super) has_reaper: bool,
     /// A reaper is needed, and the system had no room for its thread.
@@ -66,7 +58,6 @@ pub(super) struct DueRequests {
     pub(super) requests: Vec<Request>,
     /// When to check again.
     pub(super) next: Moment,
-    pub(super) is_paused: bool,
 }
 
 /// Counting and scheduling.
@@ -89,18 +80,10 @@ impl RetryQueue {
         self.state.lock().open += 1;
     }
 
-    /// Counts a request that has its outcome. A reply resets the pauses of its connection.
-    pub(super) fn count_closed(
-        &self,
-        connection: ConnectionId,
-        delays_close: bool,
-        is_answered: bool,
-    ) {
+    /// Counts a request that has its outcome.
+    pub(super) fn count_closed(&self, delays_close: bool) {
         let mut state = self.state.lock();
         state.open -= usize::from(delays_close);
-        if is_answered {
-            state.connection(connection).failures = 0;
-        }
         if state.open == 0 {
             self.settled.notify_all();
             if state.closed.is_some() {
@@ -118,44 +101,46 @@ impl RetryQueue {
         state.open == 0
     }
 
-    /// Schedules a request for that moment.
+    /// Returns the number of requests that delay the close and have no outcome.
+    pub(super) fn open(&self) -> usize {
+        self.state.lock().open
+    }
+
+    /// Schedules a request for that moment; wakes the reaper if that comes first.
     pub(super) fn schedule(&self, connection: ConnectionId, request: Request, at: Moment) {
-        self.insert(connection, request, |_| at);
+        self.insert(connection, request, at, false);
     }
 
-    /// Schedules a failed request for the end of the pause; begins a pause if there is none.
-    pub(super) fn schedule_retry(&self, connection: ConnectionId, request: Request, now: Moment) {
-        self.insert(connection, request, |retries| retries.pause_until(now));
+    /// Schedules a failed request for the end of a pause.
+    pub(super) fn schedule_retry(&self, connection: ConnectionId, request: Request, at: Moment) {
+        self.insert(connection, request, at, true);
     }
 
-    /// Inserts a request for the moment that `at` returns; wakes the reaper if that comes first.
-    fn insert(
-        &self,
-        connection: ConnectionId,
-        request: Request,
-        at: impl FnOnce(&mut ConnectionRetries) -> Moment,
-    ) {
+    fn insert(&self, connection: ConnectionId, request: Request, at: Moment, pauses: bool) {
         let mut state = self.state.lock();
         let retries = state.connection(connection);
-        let at = at(retries);
         let before = retries.next();
         retries.arrivals += 1;
         retries.scheduled.insert((at, retries.arrivals), request);
+        if pauses {
+            retries.pause_end = retries.pause_end.max(at);
+        }
         if at < before {
             self.wake_reaper(connection);
         }
     }
 
-    /// Ends the pause of a connection that was made again, and makes its requests due.
-    pub(super) fn end_pause(&self, connection: ConnectionId) {
+    /// Makes the requests due that wait for the end of a pause.
+    pub(super) fn end_pauses(&self) {
         let mut state = self.state.lock();
-        let Some(retries) = state.connections.get_mut(connection.connection) else { return };
-        let pause_end = mem::replace(&mut retries.pause_end, Moment::START);
-        let due = retries.take_until(pause_end);
-        if !due.is_empty() {
-            let at_once = |((_, arrival), request)| ((Moment::START, arrival), request);
-            retries.scheduled.extend(due.into_iter().map(at_once));
-            self.wake_reaper(connection);
+        for (retries, reaper) in state.connections.iter_mut().zip(&self.reapers) {
+            let pause_end = mem::replace(&mut retries.pause_end, Moment::START);
+            let due = retries.take_until(pause_end);
+            if !due.is_empty() {
+                let at_once = |((_, arrival), request)| ((Moment::START, arrival), request);
+                retries.scheduled.extend(due.into_iter().map(at_once));
+                reaper.parker.unpark();
+            }
         }
     }
 
@@ -164,9 +149,7 @@ impl RetryQueue {
         let mut state = self.state.lock();
         let retries = state.connection(connection);
         let requests = retries.take_until(now).into_values().collect();
-        let (next, is_paused) = (retries.next(), now < retries.pause_end);
-        let next = if is_paused { next.min(retries.pause_end) } else { next };
-        DueRequests { requests, next, is_paused }
+        DueRequests { requests, next: retries.next() }
     }
 }
 
@@ -263,15 +246,5 @@ impl ConnectionRetries {
     fn take_until(&mut self, moment: Moment) -> BTreeMap<(Moment, u64), Request> {
         let later = self.scheduled.split_off(&(moment + Duration::from_nanos(1), 0));
         mem::replace(&mut self.scheduled, later)
-    }
-
-    /// Returns the end of the pause that `now` lies in, or that begins now.
-    fn pause_until(&mut self, now: Moment) -> Moment {
-        if self.pause_end <= now {
-            let pause = doubled(FIRST_PAUSE, self.failures, LONGEST_PAUSE);
-            self.pause_end = now + jittered(pause, now.nanos());
-            self.failures += 1;
-        }
-        self.pause_end
     }
 }

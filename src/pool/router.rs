@@ -26,6 +26,7 @@ use crate::pool::resend::Resend;
 use crate::pool::{self, Pool, PoolSettings, Target};
 use crate::topology::cluster::Cluster;
 use crate::topology::failover::ServerObserver;
+use crate::topology::health::{ServerHealth, ServerHealths};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 
@@ -33,6 +34,7 @@ use crate::util::clock::{self, Moment};
 #[derive(Debug)]
 pub(crate) struct Router {
     nodes: Arc<dyn Nodes>,
+    healths: Arc<ServerHealths>,
     /// The nodes again, if they are the nodes of a cluster.
     cluster: Option<Arc<ClusterNodes>>,
     /// Whether the keys of one command have to share a slot. A single server may be a node of a
@@ -63,9 +65,11 @@ impl Router {
     /// A single server, or the master that Sentinel names. Connects to it, unless `lazily`.
     pub(crate) fn single(settings: PoolSettings, lazily: bool) -> error::Result<Router> {
         let (process, response_timeout) = (settings.process, settings.timeouts.shared.response);
+        let healths = Arc::clone(&settings.healths);
         let pool = if lazily { Pool::new(settings) } else { Pool::open(settings)? };
         Ok(Router {
             nodes: Arc::new(SingleNode::new(pool)),
+            healths,
             cluster: None,
             has_slots: AtomicBool::new(false),
             process,
@@ -80,9 +84,11 @@ impl Router {
         sharded: Arc<OnceLock<bool>>,
     ) -> Router {
         let (process, response_timeout) = (settings.process, settings.timeouts.shared.response);
+        let healths = Arc::clone(&settings.healths);
         let nodes = ClusterNodes::new(cluster, settings, sharded);
         Router {
             nodes: Arc::clone(&nodes) as Arc<dyn Nodes>,
+            healths,
             cluster: Some(nodes),
             has_slots: AtomicBool::new(true),
             process,
@@ -139,6 +145,35 @@ impl Router {
         self.nodes.owner_of(key.as_bytes()).unwrap_or(u32::MAX)
     }
 
+    /// Returns the health of each server, with the number of its node.
+    pub(crate) fn healths(&self) -> Vec<(u32, Arc<ServerHealth>)> {
+        self.healths.all()
+    }
+
+    /// Returns the health of the server that serves a key.
+    pub(crate) fn health_of(&self, key: &str) -> Arc<ServerHealth> {
+        self.healths.of(self.node_of(key))
+    }
+
+    /// Ends the pauses of all servers, because others may have taken over.
+    pub(crate) fn end_pauses(&self) {
+        self.healths.end_pauses();
+    }
+
+    /// Returns the moment at which to repeat a failed request for this key on the private
+    /// connection, at most `longest` from now.
+    pub(crate) fn retry_private_at(&self, key: &str, error: &Error, longest: Duration) -> Moment {
+        let (pool, _) = self.nodes.place(Some(key.as_bytes()), Target::Any);
+        pool.retry_private_at(error, longest)
+    }
+
+    /// Returns the number of background requests to a node that have no outcome.
+    pub(crate) fn open_requests(&self, node: u32) -> usize {
+        let pools = self.nodes.pools().into_iter();
+        let of_node = pools.filter(|pool| pool.private_connection().node == node);
+        of_node.map(|pool| pool.open_requests()).sum()
+    }
+
     /// Returns the servers whose private connection is open, with that connection.
     pub(crate) fn connected_servers(&self) -> Vec<(Arc<str>, ConnectionId)> {
         let pools = self.nodes.pools();
@@ -186,6 +221,9 @@ impl Router {
     /// an existing connection the command is written at once, if the system takes the bytes.
     pub(crate) fn queue_private(&self, call: Call) -> Result<RoutedCall, Option<Error>> {
         let (pool, _) = self.nodes.place(call.key(), Target::Any);
+        if let Some(error) = pool.private_pause_error().filter(|_| !pool.is_private_connected()) {
+            return Err(Some(error));
+        }
         if let Some(cluster) = &self.cluster
             && let Err(error) = pool.connect_private()
         {

@@ -30,7 +30,7 @@ use std::time::Duration;
 use crate::cancel::Limit;
 use crate::command::call::ConnectionId;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pool::context::PoolContext;
+use crate::pool::context::{ConnectionPause, PoolContext};
 use crate::pool::pipeline::{Pipeline, PipelineContext};
 use crate::pool::reply_slot::ReplySlot;
 use crate::pool::request::{Failure, Outcome, Request};
@@ -55,6 +55,7 @@ pub(crate) struct SharedConnection {
     itself: Weak<SharedConnection>,
     state: Mutex<QueueState>,
     groups: WaitGroups,
+    pause: Arc<ConnectionPause>,
     /// There was no connection when the last leader finished.
     disconnected: AtomicBool,
 }
@@ -92,6 +93,7 @@ impl SharedConnection {
             id: context.id,
             context: Arc::clone(&context.pool),
             itself: Weak::clone(itself),
+            pause: Arc::clone(&context.pause),
             state: Mutex::new(QueueState {
                 queue: VecDeque::new(),
                 groups: GroupNumbers::default(),
@@ -105,6 +107,11 @@ impl SharedConnection {
 
     pub(crate) fn id(&self) -> ConnectionId {
         self.id
+    }
+
+    /// Returns the pause between attempts to connect.
+    pub(crate) fn pause(&self) -> &ConnectionPause {
+        &self.pause
     }
 
     /// Connects, unless there is a valid connection or a leader. Blocks until connected, or

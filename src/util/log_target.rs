@@ -3,11 +3,11 @@
 //! The section "Logging" of the crate documentation has the levels and keys of each target.
 //! `tests/api/log_targets.rs` compares it with the code.
 
-/// Leases of single locks: losses, overdue holds, failed renewals, releases and clean-ups,
-/// waits for an owned guard of the same thread.
+/// Leases of single locks: losses, overdue holds, failed releases and clean-ups, waits for an owned
+/// guard of the same thread.
 pub(crate) const LEASE: &str = "leasehold::lease";
 
-/// Connections, subscriptions, heartbeats, polls, loads of scripts.
+/// Outages, connections, subscriptions, heartbeats, polls, loads of scripts.
 pub(crate) const CONNECTION: &str = "leasehold::connection";
 
 /// Sentinel, Cluster, fail-overs, sharded pub/sub.

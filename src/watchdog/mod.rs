@@ -19,7 +19,8 @@
 //!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), sends queue heartbeats for the callers that wait for
 //!    queue locks ([`queue_heartbeats`]), polls semaphores ([`permit_polls`]) and the counts of
-//!    plain semaphores and latches ([`count_polls`]), and audits new servers (`topology/audit.rs`).
+//!    plain semaphores and latches ([`count_polls`]), audits new servers (`topology/audit.rs`), and
+//!    logs outages ([`health_report`]).
 //! 5. Writes or renews the record of the client in the background ([`client_record`]).
 //! 6. Announces the leaders of elections again, if that is due ([`leader_records`]).
 //! 7. Sends a heartbeat to each connected listener that callers need, on the client's own channel,
@@ -29,6 +30,7 @@
 mod batches;
 mod client_record;
 mod count_polls;
+mod health_report;
 mod leader_records;
 mod permit_polls;
 mod polls;
@@ -62,6 +64,7 @@ use crate::pool::request::Failure;
 use crate::pool::router::Router;
 use crate::topology::audit::Auditor;
 use crate::topology::failover::ServerObserver;
+use crate::topology::health::GrowingPause;
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
@@ -76,7 +79,7 @@ use timers::Timers;
 /// The longest sleep, which bounds the delay of renewals after the machine was suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// The longest pause while a connection is made, or after a topology change.
+/// The pause while a connection is made, or after a topology change.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
 
 /// The divisor of the poll interval that gives the span in which polls go out together.
@@ -116,8 +119,11 @@ pub(crate) struct Watchdog {
     parker: Parker,
     /// Whether the next round renews or verifies all holds.
     renew_all: AtomicBool,
-    /// Whether a reconnection or a topology change was reported since the last round.
+    /// Whether a reconnection or a topology change was reported since the last round that dealt
+    /// with it.
     server_may_have_changed: AtomicBool,
+    /// The pause between such rounds: the commands of a round may need new connections.
+    doubts: Mutex<GrowingPause>,
     replication_ids: ReplicationIds,
     /// The generation of the last round.
     generation: Mutex<Generation>,
@@ -171,6 +177,7 @@ impl Watchdog {
             parker: Parker::default(),
             renew_all: AtomicBool::new(false),
             server_may_have_changed: AtomicBool::new(false),
+            doubts: Mutex::default(),
             replication_ids: ReplicationIds::default(),
             generation: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -235,7 +242,7 @@ impl Watchdog {
         let (holds, polled) = self.timers.lock().advance(now);
         self.follow_topology();
         let mut due = self.due_holds(holds, now);
-        let servers_may_have_changed = self.server_may_have_changed.swap(false, Ordering::AcqRel);
+        let servers_may_have_changed = self.takes_doubt(now);
         let renew_all = self.renew_all.swap(false, Ordering::AcqRel);
         if renew_all {
             due.extend(self.all_holds());
@@ -252,6 +259,7 @@ impl Watchdog {
         let done = self.timers.lock().take_fired();
         drop(done);
         self.audit();
+        self.report_health();
         let has_changed = servers_may_have_changed || renew_all;
         let next_look = self.announce(has_changed).min(self.announce_leaders(has_changed));
         if !self.channels.needs_heartbeats() {
@@ -267,8 +275,24 @@ impl Watchdog {
     /// Plans the next round for the earliest timer, at the latest for `at`.
     fn plan_round(&self, at: Moment) -> Moment {
         let longest = LONGEST_SLEEP.min(self.settings.timeout / WAIT_DIVISOR);
-        let latest = at.min(clock::now() + longest);
+        let mut latest = at.min(clock::now() + longest);
+        if self.server_may_have_changed.load(Ordering::Acquire) {
+            latest = latest.min(self.doubts.lock().end());
+        }
         self.timers.lock().plan_round(latest)
+    }
+
+    /// Returns whether this round has to look for servers without their data.
+    ///
+    /// A look may need new connections, which are reported and call for the next look.
+    fn takes_doubt(&self, now: Moment) -> bool {
+        let mut pause = self.doubts.lock();
+        let takes =
+            pause.end() <= now && self.server_may_have_changed.swap(false, Ordering::AcqRel);
+        if takes {
+            pause.attempted(now);
+        }
+        takes
     }
 
     /// After a topology change, leaves and forgets the former servers, and wakes all waiting
@@ -283,6 +307,7 @@ impl Watchdog {
             let servers = self.router.used_servers();
             self.auditor.retain(&servers);
             self.replication_ids.retain(&servers);
+            self.router.end_pauses();
             self.channels.wake_all();
         }
         self.router.drop_former_pools();
@@ -387,6 +412,7 @@ mod tests {
             refuses_replica: false,
             longest_repeat: SECOND,
             events: EventSink::default(),
+            healths: Arc::default(),
         };
         Router::cluster(cluster, settings, Arc::default())
     }
@@ -412,6 +438,7 @@ mod tests {
                 timeouts: TIMEOUTS,
                 name: "test".to_owned(),
                 control: "test".into(),
+                healths: Arc::default(),
                 linger: SECOND,
                 idle: SECOND,
             },

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Watchdog;
 use super::batches::{self, BatchFailure};
+use super::{RECONNECT_PAUSE, Watchdog};
 use crate::command::call::Call;
 use crate::error::Error;
 use crate::events::Kind;
@@ -20,15 +20,12 @@ use crate::local::Local;
 use crate::local::waiters::GrantBase;
 use crate::pool::request::CallReply;
 use crate::topology::route::Generation;
-use crate::util::clock::{self, Moment, doubled, jittered};
+use crate::util::clock::{self, Moment};
 
 /// The number of heartbeats in the time after which a silent client counts as gone.
 ///
 /// The poll interval may be longer than that time.
 const HEARTBEATS_PER_GRANT_LEASE: u32 = 3;
-
-/// The first pause after a failed heartbeat. The longest is the time between two heartbeats.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 impl Watchdog {
     /// Plans a heartbeat at once for all awaited queue locks. Does not block.
@@ -89,12 +86,17 @@ impl Watchdog {
         });
     }
 
-    /// Plans a heartbeat after one that failed, after pauses that grow.
+    /// Plans a heartbeat after one that failed, at the end of the server's pause.
     fn repeat_heartbeat(&self, local: &Arc<Local>, error: Option<&Error>) {
-        let earlier = local.heartbeat_failed(error);
-        let pause = doubled(FIRST_PAUSE, earlier, self.queue_heartbeat_interval());
-        let now = clock::now();
-        self.plan_early_poll(Arc::clone(local), now + jittered(pause, now.nanos()));
+        local.heartbeat_failed(error);
+        let at = match error {
+            Some(error) => {
+                let longest = self.queue_heartbeat_interval();
+                self.router.retry_private_at(local.name().key(), error, longest)
+            }
+            None => clock::now() + RECONNECT_PAUSE,
+        };
+        self.plan_early_poll(Arc::clone(local), at);
     }
 
     fn apply_heartbeats(

@@ -9,11 +9,12 @@
 //! A fixed lease and an overdue hold go through the same scripts, which then verify the hold and
 //! extend nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::batches::{self, BatchFailure};
-use super::timers::TICK;
+use super::timers::{RENEWAL_GRAIN_DIVISOR, TICK};
 use super::{LONGEST_SLEEP, RECONNECT_PAUSE, Watchdog, WatchedHold};
 use crate::command::call::{Call, Digits};
 use crate::error::{Error, Result};
@@ -21,7 +22,7 @@ use crate::events::{Event, HandleListener, RenewalFailed, Renewed};
 use crate::local::hold::{HoldStatus, TimerTask};
 use crate::pool::request::CallReply;
 use crate::stats::Series;
-use crate::util::clock::{self, Moment, jittered, millis};
+use crate::util::clock::{self, Moment, millis};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 
@@ -34,6 +35,23 @@ pub(super) struct DueHold {
     watched: WatchedHold,
     /// Whether the lease is extended; otherwise the hold is verified.
     renewed: bool,
+}
+
+/// The renewals of a round that failed, by the number of the server.
+#[derive(Debug, Default)]
+struct FailedRenewals(BTreeMap<u32, RenewalFailure>);
+
+/// The renewals of one server that failed, and the first error.
+#[derive(Debug)]
+struct RenewalFailure {
+    holds: Vec<WatchedHold>,
+    error: Error,
+}
+
+impl RenewalFailure {
+    fn new(error: &Error) -> RenewalFailure {
+        RenewalFailure { holds: Vec::new(), error: error.clone() }
+    }
 }
 
 /// The reply to one batch of renewals.
@@ -111,23 +129,25 @@ impl Watchdog {
         };
         let call = |batch: &[DueHold]| self.batch_call(batch);
         let weight = |due: &DueHold| due.watched.hold.owner().member_count();
+        let mut failed = FailedRenewals::default();
         batches::send_weighted(&self.router, &mut due, group, weight, call, |batch, outcome| {
             match outcome.map(RenewalReply::read) {
-                Ok(Ok(reply)) => self.apply(batch, &reply),
-                Ok(Err(error)) => self.renewal_failed(batch, &error),
-                Err(BatchFailure::Connecting) => self.repeat(batch, RECONNECT_PAUSE),
+                Ok(Ok(reply)) => self.apply(batch, &reply, &mut failed),
+                Ok(Err(error)) => self.renewal_failed(batch, error, &mut failed),
+                Err(BatchFailure::Connecting) => self.repeat_soon(batch),
                 Err(BatchFailure::Outdated) => {
                     self.note_possible_extensions(batch);
-                    self.repeat(batch, RECONNECT_PAUSE);
+                    self.repeat_soon(batch);
                 }
                 Err(BatchFailure::Failed { error, written }) => {
                     if written {
                         self.note_possible_extensions(batch);
                     }
-                    self.renewal_failed(batch, &error);
+                    self.renewal_failed(batch, error, &mut failed);
                 }
             }
         });
+        failed.0.into_values().for_each(|failure| self.repeat(failure));
     }
 
     fn batch_call(&self, batch: &[DueHold]) -> Call {
@@ -141,7 +161,7 @@ impl Watchdog {
         }
     }
 
-    fn apply(&self, batch: &[DueHold], reply: &RenewalReply) {
+    fn apply(&self, batch: &[DueHold], reply: &RenewalReply, failed: &mut FailedRenewals) {
         let now = clock::now();
         let (lost, kept) = split_lost(batch, &reply.lost);
         lost.iter().for_each(|due| due.watched.lose(&self.router));
@@ -152,7 +172,7 @@ impl Watchdog {
         }
         if let Some(error) = &reply.not_replicated {
             self.note_possible_extensions(renewed.iter().copied());
-            return self.renewal_failed(renewed, error);
+            return self.renewal_failed(renewed, error.clone(), failed);
         }
         renewed.iter().for_each(|due| self.extend(&due.watched, reply.sent, now));
         self.report_renewed(&renewed);
@@ -201,22 +221,26 @@ impl Watchdog {
             .for_each(|due| due.watched.hold.note_possible_extension(now, self.settings.timeout));
     }
 
-    /// Reports renewals without a usable reply, and repeats those of holds that are still valid.
-    fn renewal_failed<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>, error: &Error) {
-        let (now, batch) = (clock::now(), Vec::from_iter(batch));
-        log::warn!(
-            logger: LINES, target: log_target::LEASE,
-            error:% = error.with_causes(), server = error.server();
-            "{} leases could not be renewed or verified: {}", batch.len(), error.with_causes()
-        );
-        for DueHold { watched, renewed } in &batch {
+    /// Reports renewals without a usable reply, and collects those of holds that are still valid.
+    fn renewal_failed<'a>(
+        &self,
+        batch: impl IntoIterator<Item = &'a DueHold>,
+        error: Error,
+        failed: &mut FailedRenewals,
+    ) {
+        let now = clock::now();
+        for DueHold { watched, renewed } in batch {
             if !watched.local.is_valid(&watched.hold, now) {
                 watched.release_at_server(&self.router);
-            } else if *renewed {
-                self.report_failed(watched, error, now);
+                continue;
             }
+            if *renewed {
+                self.report_failed(watched, &error, now);
+            }
+            let node = self.router.node_of(watched.local.name().key());
+            let failure = failed.0.entry(node).or_insert_with(|| RenewalFailure::new(&error));
+            failure.holds.push(watched.clone());
         }
-        self.repeat(batch, LONGEST_SLEEP);
     }
 
     fn series(&self, watched: &WatchedHold) -> Series<'_> {
@@ -234,14 +258,32 @@ impl Watchdog {
         self.settings.events.emit_with(terms.listener(), || Event::RenewalFailed(failed));
     }
 
-    /// Repeats these renewals after a pause: at most `longest`, shorter if little time is left.
-    fn repeat<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>, longest: Duration) {
+    /// Repeats the renewals of one server together, at the end of the server's pause.
+    ///
+    /// The pause is at most an eighth of the least remaining lease, but not much shorter than the
+    /// time for which renewals wait for each other.
+    fn repeat(&self, failure: RenewalFailure) {
+        let RenewalFailure { holds, error } = failure;
+        let now = clock::now();
+        let longest = |watched: &WatchedHold| {
+            let shortest = (watched.hold.lease() / RENEWAL_GRAIN_DIVISOR).max(TICK);
+            (watched.hold.remaining(now) / 8).max(shortest)
+        };
+        let longest = holds.iter().map(longest).fold(LONGEST_SLEEP, Duration::min);
+        let Some(key) = holds.first().map(|watched| watched.local.name().key().to_owned()) else {
+            return;
+        };
+        let at = self.router.retry_private_at(&key, &error, longest);
+        holds.into_iter().for_each(|watched| self.set_timer(watched, |_| at));
+    }
+
+    /// Repeats these renewals when a connection may have been made.
+    fn repeat_soon<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>) {
         let now = clock::now();
         let watched = batch.into_iter().map(|due| &due.watched);
         for watched in watched.filter(|watched| watched.local.is_valid(&watched.hold, now)) {
-            let pause = (watched.hold.remaining(now) / 8).min(longest).max(TICK);
-            let at = now + jittered(pause, watched.hold.id().seed());
-            self.set_timer(watched.clone(), |_| at);
+            let pause = (watched.hold.remaining(now) / 8).min(RECONNECT_PAUSE).max(TICK);
+            self.set_timer(watched.clone(), |_| now + pause);
         }
     }
 }

@@ -20,7 +20,7 @@ const RENEW_BELOW: (u32, u32) = (2, 3);
 const SPREAD_DIVISOR: u32 = 12;
 
 /// The divisor of the lease that gives the span in which due renewals go out together.
-const RENEWAL_GRAIN_DIVISOR: u32 = 120;
+pub(super) const RENEWAL_GRAIN_DIVISOR: u32 = 120;
 
 /// The timers, and the items whose timers have fired.
 #[derive(Debug)]
@@ -59,6 +59,11 @@ impl Timers {
     /// Returns the locks that are polled, those of the present round included.
     pub(super) fn polled(&self) -> Vec<Arc<Local>> {
         self.polls.iter().chain(&self.fired_polls).cloned().collect()
+    }
+
+    /// Returns the watched holds and the polled locks.
+    pub(super) fn all(&self) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
+        (self.holds.iter().cloned().collect(), self.polled())
     }
 
     /// Returns the locks with an early poll that is due now.

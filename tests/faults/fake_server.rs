@@ -1,6 +1,6 @@
 //! A fake Redis server whose replies a test chooses, and checks of errors, panics and the log.
 //!
-//! `malformed_replies` and `refusals` use it for replies that a real server cannot be made to give.
+//! `malformed_replies`, `refusals` and `storms` use it for replies that a real server cannot be made to give.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error as _;
@@ -40,6 +40,11 @@ impl log::Log for LogRecorder {
     }
 
     fn flush(&self) {}
+}
+
+/// Returns the log lines of all tests of this process so far.
+pub(crate) fn logged() -> Vec<String> {
+    locked(&LOGGED.0).clone()
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -16,5 +16,6 @@ mod processes;
 mod queued;
 mod refusals;
 mod semaphores;
+mod storms;
 mod stress;
 mod watchdog;

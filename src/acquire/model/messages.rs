@@ -63,6 +63,7 @@ impl Process {
             control: format!("{number}:control").into(),
             shard: None,
             is_sharded: Arc::default(),
+            healths: Arc::default(),
             linger: Duration::ZERO,
             idle: if goes_idle { Duration::ZERO } else { Duration::MAX },
         };

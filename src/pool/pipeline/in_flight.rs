@@ -27,6 +27,8 @@ pub(super) struct InFlight {
     /// The last moment at which the connection broke with commands in flight.
     pub(super) broken_at: Moment,
     pub(super) joiner: CallJoiner,
+    /// A command was answered since the pipeline last looked.
+    pub(super) has_answer: bool,
     /// A request was refused, or held back, because the server is a replica.
     pub(super) led_to_replica: bool,
     /// Whether the connection leads to a replica, on which the scripts of locks are refused.
@@ -44,6 +46,7 @@ impl InFlight {
             unacknowledged: VecDeque::new(),
             broken_at: Moment::START,
             joiner: CallJoiner::default(),
+            has_answer: false,
             led_to_replica: false,
             refuses_writes: false,
             not_loaded: None,

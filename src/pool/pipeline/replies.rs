@@ -64,6 +64,7 @@ impl InFlight {
     }
 
     fn distribute(&mut self, count: usize, reply: Reply) {
+        self.has_answer |= is_answer(&reply);
         if count == 1 {
             return self.accept(reply);
         }
@@ -166,6 +167,11 @@ impl InFlight {
         };
         self.context.complete(request, reply);
     }
+}
+
+/// Returns whether a reply shows that the server serves requests.
+fn is_answer(reply: &Reply) -> bool {
+    !matches!(reply, Reply::Refused(refusal) if refusal.is_transient())
 }
 
 impl PipelineContext {

@@ -93,6 +93,8 @@ impl ConnectionObserver for Reaper {
         false
     }
 
+    fn recovered(&self) {}
+
     fn answered(&self, _connection: ConnectionId, request: Request, reply: CallReply) {
         self.settle(request, Ok(reply));
     }
@@ -157,6 +159,7 @@ impl World {
         let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
         let context = PoolContext {
             route: Route::To(Arc::new(address.clone())),
+            health: Arc::default(),
             replicas: 0,
             refuses_replica: false,
             is_replica: std::sync::atomic::AtomicBool::new(false),
@@ -167,9 +170,9 @@ impl World {
         };
         let timeouts =
             Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
+        let pause = Arc::new(ConnectionPause::new(Arc::clone(&context.health)));
         let (id, pool) = (ConnectionId::at(0, 0), Arc::new(context));
-        let connected_explicitly = false;
-        let context = PipelineContext { id, pool, timeouts, connected_explicitly };
+        let context = PipelineContext { id, pool, timeouts, is_private: false, pause };
         let connection = SharedConnection::new(context);
         let (server, queued) = (Server::start(), Mutex::default());
         let most_copies = AtomicUsize::new(2);

@@ -1,0 +1,218 @@
+//! The number of attempts and of log lines while a server is away: one growing pause per server,
+//! one warning per outage and state, and one line at its end.
+//!
+//! The bounds are far above the expected numbers, and far below those of a client in which each
+//! hold, caller or connection repeats its attempts for itself.
+
+use crate::fake_server::{
+    ACQUIRE, FakeServer, HELD, LogCheck, RENEW, default_reply, logged, name_of,
+};
+use crate::harness::faults::{Waiter, build, other};
+use crate::harness::{Impostor, Proxy, Server, eventually};
+use leasehold::{Builder, Client, Events, OwnedGuard, RenewalFailed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A lease that is long enough for several pauses, and short enough to wait for its end.
+const LEASE: Duration = Duration::from_secs(4);
+
+/// Counts the events of failed renewals.
+#[derive(Default)]
+struct FailureCount(Arc<AtomicUsize>);
+
+impl Events for FailureCount {
+    fn renewal_failed(&self, _: &RenewalFailed) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Returns settings with a short lease.
+fn settings(url: &str) -> Builder {
+    Client::builder().single(url).watchdog_timeout(LEASE)
+}
+
+fn take(client: &Client, holds: usize) -> Vec<OwnedGuard> {
+    let lock = |number| client.lock(format!("taken {number}"));
+    (0..holds).map(|number| lock(number).lock_owned().expect("free")).collect()
+}
+
+/// Blocks until all holds are lost.
+fn all_are_lost(guards: &[OwnedGuard]) {
+    eventually("all holds are lost", || guards.iter().all(|guard| !guard.is_held()));
+}
+
+/// Returns the log lines of this level that name the server.
+fn lines(level: &str, server: &str) -> Vec<String> {
+    let lines = logged().into_iter();
+    lines.filter(|line| line.starts_with(level) && line.contains(server)).collect()
+}
+
+/// Asserts that the log has one warning about an outage of the server, and few others.
+#[track_caller]
+fn assert_one_warning(server: &str, text: &str) {
+    let warnings = lines("WARN", server);
+    let about = warnings.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(about, 1, "{text:?} in {warnings:#?}");
+    assert!(warnings.len() <= 3, "{warnings:#?}");
+}
+
+/// A server that can begin to close each connection at the first command after `HELLO`.
+struct ClosingServer {
+    impostor: Impostor,
+    closes: Arc<AtomicBool>,
+}
+
+impl ClosingServer {
+    fn start() -> ClosingServer {
+        let closes = Arc::new(AtomicBool::new(false));
+        let is_closing = Arc::clone(&closes);
+        let impostor = Impostor::answering(move |request| {
+            let name = name_of(request);
+            if name != "HELLO" && is_closing.load(Ordering::SeqCst) {
+                return None;
+            }
+            let is_taken = request.iter().any(|word| word.starts_with("awaited"));
+            let reply = match name.as_str() {
+                ACQUIRE if is_taken => HELD.to_owned(),
+                name => default_reply(name, request),
+            };
+            Some(reply.into_bytes())
+        });
+        ClosingServer { impostor, closes }
+    }
+}
+
+/// The reconnection of the watchdog must not wake the watchdog: its connection proves nothing.
+fn a_server_that_closes_at_the_first_command_causes_no_storm(holds: usize, waiters: usize) {
+    let _log_check = LogCheck::start();
+    let server = ClosingServer::start();
+    let failures = FailureCount::default();
+    let failed = Arc::clone(&failures.0);
+    let url = server.impostor.url();
+    let client = build(settings(&url).events(failures));
+    let guards = take(&client, holds);
+    for number in 0..waiters {
+        let lock = client.lock(format!("awaited {number}"));
+        thread::spawn(move || lock.lock().map(drop));
+    }
+    let (before, address) = (server.impostor.accepted(), server.impostor.addr().to_string());
+    server.closes.store(true, Ordering::SeqCst);
+    all_are_lost(&guards);
+    let connections = server.impostor.accepted() - before;
+    let failed = failed.load(Ordering::SeqCst);
+    eprintln!(
+        "{holds} holds, {waiters} waiters: {connections} connections, {failed} failures, {} lines",
+        lines("", &address).len()
+    );
+    assert!(connections <= 400, "{connections} connections");
+    assert!(failed <= 60 * holds, "{failed} events");
+    assert!(lines("", &address).len() <= 1_000, "{:#?}", lines("", &address));
+    assert_one_warning(&address, "does not answer");
+    client.close();
+}
+
+#[test]
+fn a_server_that_closes_at_the_first_command_causes_no_storm_for_one_hold() {
+    a_server_that_closes_at_the_first_command_causes_no_storm(1, 0);
+}
+
+#[test]
+fn a_server_that_closes_at_the_first_command_causes_no_storm_for_many_holds_and_waiters() {
+    a_server_that_closes_at_the_first_command_causes_no_storm(50, 20);
+}
+
+/// A server that answers one command per connection: each reconnection is reported, and the check
+/// that follows needs the next connection.
+#[test]
+fn a_server_that_answers_one_command_per_connection_causes_no_storm() {
+    let server = Impostor::start(|stream| {
+        use crate::harness::resp::read_request;
+        use std::io::{BufReader, Write};
+        let mut requests = BufReader::new(&stream);
+        for _ in 0..2 {
+            let Ok(Some(request)) = read_request(&mut requests) else { return };
+            let reply = default_reply(&name_of(&request), &request);
+            if (&stream).write_all(reply.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let client = build(settings(&server.url()).announce(false));
+    let guards = take(&client, 5);
+    let before = server.accepted();
+    thread::sleep(LEASE);
+    let connections = server.accepted() - before;
+    eprintln!("{connections} connections");
+    assert!(connections <= 200, "{connections} connections");
+    drop(guards);
+    client.close();
+}
+
+#[test]
+fn many_holds_share_one_pause_while_the_server_is_away() {
+    let _log_check = LogCheck::start();
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let failures = FailureCount::default();
+    let failed = Arc::clone(&failures.0);
+    let client = build(settings(&proxy.url()).events(failures));
+    let guards = take(&client, 300);
+    proxy.refuse();
+    proxy.kill_all();
+    all_are_lost(&guards);
+    let (attempts, failed) = (proxy.stats().refused, failed.load(Ordering::SeqCst));
+    eprintln!("{attempts} attempts, {failed} events");
+    assert!(attempts <= 200, "{attempts} attempts to connect");
+    assert!(failed <= 60 * guards.len(), "{failed} events");
+    let address = proxy.addr().to_string();
+    assert_one_warning(&address, "does not answer");
+
+    proxy.heal();
+    drop(guards);
+    client.lock("after").lock().expect("the server is back").unlock().expect("it is held");
+    let ends = || lines("INFO", &address).iter().filter(|it| it.contains("answers again")).count();
+    eventually("the end of the outage is logged", || ends() == 1);
+    client.close();
+}
+
+#[test]
+fn many_waiting_threads_share_one_pause_while_the_server_is_away() {
+    const THREADS: usize = 200;
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let (holder, client) = (other(&server), build(settings(&proxy.url())));
+    let name = |number| format!("wanted {number}");
+    let held: Vec<_> =
+        (0..THREADS).map(|it| holder.lock(name(it)).lock_owned().expect("free")).collect();
+    let waiters: Vec<_> =
+        (0..THREADS).map(|it| Waiter::start(&server, &client, &name(it))).collect();
+    let start = Instant::now();
+    proxy.refuse();
+    proxy.kill_all();
+    thread::sleep(LEASE);
+    let attempts = proxy.stats().refused;
+    eprintln!("{attempts} attempts in {:?}", start.elapsed());
+    assert!(attempts <= 200, "{attempts} attempts to connect");
+    proxy.heal();
+    held.into_iter().for_each(|guard| guard.unlock().expect("it is held"));
+    waiters.iter().for_each(Waiter::gets_it);
+    waiters.into_iter().for_each(Waiter::releases);
+}
+
+#[test]
+fn many_holds_share_one_pause_while_the_server_refuses_renewals() {
+    let _log_check = LogCheck::start();
+    let fake = FakeServer::start();
+    let client = build(settings(&fake.url()));
+    let guards = take(&client, 200);
+    fake.reply_always(RENEW, "-NOREPLICAS Not enough good replicas to write.\r\n");
+    all_are_lost(&guards);
+    let renewals = fake.requests(RENEW);
+    eprintln!("{renewals} renewals");
+    assert!(renewals <= 200, "{renewals} calls");
+    let address = fake.url().replace("redis://", "").replace('/', "");
+    assert_one_warning(&address, "NOREPLICAS");
+    client.close();
+}
