@@ -209,7 +209,7 @@ macro_rules! guard_methods {
             ///
             /// Blocks until the server answers, for one response time-out at most. One round trip.
             /// Millisecond precision. If the lease is a renewed one, the watchdog renews it again
-            /// when two thirds of the watchdog time-out remain.
+            /// before less than two thirds of the watchdog time-out remain.
             ///
             /// # Errors
             /// The old deadline stands after every error but the first:

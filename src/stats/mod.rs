@@ -245,7 +245,7 @@ impl Stats {
 
     /// Returns how late each renewal of a lease was sent.
     ///
-    /// The time from the moment for which the watchdog planned the renewal, about a third of the
+    /// The time from the moment for which the watchdog planned the renewal, about 0.3 of the
     /// [watchdog time-out](crate::Builder::watchdog_timeout) after the grant or the last renewal,
     /// to the write of the renewal that succeeded. Failed attempts before it add to this time.
     /// Renewals that the watchdog sent early, because the servers changed, count as zero.

@@ -1,9 +1,9 @@
 //! The thread that renews leases, notices lost holds, and polls for waiting callers.
 //!
-//! Every hold has a timer ([`timers`]). The timer of a renewed lease fires when two thirds of the
-//! lease are left, or a little later: a jitter spreads the renewals of locks that were taken
-//! together. The timer of a fixed lease fires after the same period, or at the deadline; the server
-//! is then asked whether it has the hold. To take and drop a lock costs one insertion and one
+//! Every hold has a timer ([`timers`]). The timer of a renewed lease fires before a third of the
+//! lease has passed: a jitter spreads the renewals of locks that were taken together. The timer of
+//! a fixed lease fires after the same period, or at the deadline; the server is then asked whether
+//! it has the hold. To take and drop a lock costs one insertion and one
 //! removal of a timer, and no system call.
 //!
 //! Before each round the thread starts the threads of the client for which the system had no room.
@@ -355,7 +355,7 @@ mod tests {
     use crate::kind::plain::Plain;
     use crate::kind::rules::{AcquireArgs, KindRules, ListensTo};
     use crate::listener::ListenerSettings;
-    use crate::local::hold::{Grant, Hold};
+    use crate::local::hold::{self, Grant, Hold};
     use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
     use crate::topology::audit::AuditPolicy;
     use crate::topology::cluster::Cluster;
@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn a_round_that_panics_loses_no_hold() {
         let (watchdog, now, local) = (watchdog(), clock::now(), local());
-        // Less than two thirds of a lease are left, so both renewals are due at once.
+        // Only a third of a lease is left, so both renewals are due at once.
         let watch = |rules: &'static dyn KindRules| {
             let lease = 30 * SECOND;
             let grant = Grant { rules, lease, ..Grant::owned(now, now + 10 * SECOND) };
@@ -500,6 +500,23 @@ mod tests {
         assert_eq!(holds(), 0, "their timers have fired");
         threads::catch_panic("testing", round).expect("only the first round panics");
         assert_eq!(holds(), 2);
+    }
+
+    /// Until the next check is answered, a holder does not learn of a loss.
+    #[test]
+    fn the_next_check_of_a_hold_is_due_before_a_third_of_the_lease_has_passed() {
+        let (watchdog, local, lease) = (watchdog(), local(), 30 * SECOND);
+        for number in 0..2_000 {
+            let now = clock::now();
+            let grant = Grant { lease, ..Grant::owned(now, hold::deadline(now, lease)) };
+            let fixed = Grant { renewed: number % 2 == 0, ..grant };
+            let hold = Arc::new(Hold::new(fixed));
+            let at = watchdog.renewal_time(&WatchedHold { local: Arc::clone(&local), hold });
+            let after = now.until(at);
+            assert!(after > lease / 5, "many holds would be renewed without need: {after:?}");
+            // The rest is for the resolution of the timers and for a round trip.
+            assert!(after + lease / 120 + timers::TICK <= lease / 3, "{after:?}");
+        }
     }
 
     #[test]

@@ -13,8 +13,12 @@ use crate::util::wheel::{self, Wheel};
 /// The resolution of the timers.
 pub(super) const TICK: Duration = Duration::from_millis(5);
 
-/// The part of its lease that a hold has left when its renewal is due.
-const RENEW_BELOW: (u32, u32) = (2, 3);
+/// The time from a renewal to the next one, as a part of the lease.
+///
+/// With the whole spread and one more grain, the next timer fires before a third of the lease has
+/// passed, and leaves 1/120 of the lease for the round trip: the README promises that a holder
+/// learns of a loss within a third.
+const RENEWAL_PERIOD: (u32, u32) = (28, 120);
 
 /// The divisor of the lease that gives the span over which renewals are spread.
 const SPREAD_DIVISOR: u32 = 12;
@@ -171,14 +175,14 @@ impl Watchdog {
     ///
     /// This is a little later than the due time, so that many renewals share a batch, but not after
     /// the end of a fixed lease.
-    fn renewal_time(&self, watched: &WatchedHold) -> Moment {
+    pub(super) fn renewal_time(&self, watched: &WatchedHold) -> Moment {
         let now = clock::now();
         let is_renewed = watched.hold.is_renewed(now);
         // A grant by message has a shorter lease than a renewal.
         let length = watched.hold.renewed_length().filter(|_| is_renewed);
         let lease = self.settings.timeout.min(length.unwrap_or(Duration::MAX));
-        let renew_below = lease * RENEW_BELOW.0 / RENEW_BELOW.1;
-        let due = watched.hold.next_renewal(now, lease - renew_below, renew_below);
+        let period = (lease * RENEWAL_PERIOD.0 / RENEWAL_PERIOD.1).saturating_sub(TICK);
+        let due = watched.hold.next_renewal(now, period, lease - period);
         let spread = jittered(lease / SPREAD_DIVISOR, watched.hold.id().seed());
         let later = (due + spread).rounded_up(lease / RENEWAL_GRAIN_DIVISOR);
         match is_renewed {
