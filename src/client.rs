@@ -217,10 +217,11 @@ impl Client {
     /// Closes the client and all its clones: ends its waits, renewals and threads.
     ///
     /// Blocks until the queued releases are sent, the threads have ended and the logger has all
-    /// lines, for two response time-outs at most. Waiting calls, all later attempts to acquire and later queries of the
-    /// server return [`is_closed`](Error::is_closed). Guards stay valid until the end of their
-    /// leases, and their drop still releases the lock. A second `close` does nothing. The thread
-    /// that calls [`Events`](crate::Events) ends when the last guard and the last lock are dropped.
+    /// lines, for two response time-outs at most. Waiting calls, all later attempts to acquire and
+    /// later queries of the server return [`is_closed`](Error::is_closed). Guards stay valid until
+    /// the end of their leases, and their drop still releases the lock. A second `close` does
+    /// nothing. The thread that calls [`Events`](crate::Events) ends when the last guard and the
+    /// last lock are dropped.
     ///
     /// If a server does not answer, threads go on with the releases of locks until the leases end,
     /// and with requests of semaphores without leases and of latches for one

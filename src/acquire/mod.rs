@@ -2,9 +2,9 @@
 //!
 //! Reading order: `call.rs` (one call of a verb), `candidate.rs` (a caller that asks for a new
 //! hold), this file (the loop), `attempt.rs` (one acquire command), `schedule.rs` (when the next
-//! attempt is due), `own_guard.rs` (the warning of a wait for the own thread), `handle.rs` (a guard's
-//! share of a hold), `release.rs` and `release_outcome.rs` (the end of a share). Imports: everything
-//! below the public handles and guards.
+//! attempt is due), `own_guard.rs` (the warning of a wait for the own thread), `handle.rs` (a
+//! guard's share of a hold), `release.rs` and `release_outcome.rs` (the end of a share). Imports:
+//! everything below the public handles and guards.
 //!
 //! The steps of a call:
 //! 1. A thread that holds the lock already counts one more guard, and perhaps extends the lease.

@@ -3,9 +3,9 @@
 //!
 //! Imports only `error` and `util`. Reading order: [`script`] (the table of Lua scripts), [`call`]
 //! (packed commands), [`reply`] (replies and pushed messages), then [`owner`] and [`name`], which
-//! define the bytes shared with other clients; [`permit`] has the ids of permits. [`client_record`] is the hash that names a client,
-//! [`details`] the messages about holds between clients, [`grant`] the message that grants a lock,
-//! [`leader`] the record of an election's leader.
+//! define the bytes shared with other clients; [`permit`] has the ids of permits. [`client_record`]
+//! is the hash that names a client, [`details`] the messages about holds between clients, [`grant`]
+//! the message that grants a lock, [`leader`] the record of an election's leader.
 
 pub(crate) mod call;
 pub(crate) mod client_record;

@@ -115,8 +115,8 @@ impl HoldId {
 ///
 /// The format is `<client uuid>:<hold number>`, like Redisson's `<uuid>:<thread id>`, followed by
 /// the suffix of the kind of lock. A named holder has its name as owner field instead. A hold of
-/// permits has an id in Redis for each permit; the owner field only names the hold in claims, events
-/// and logs.
+/// permits has an id in Redis for each permit; the owner field only names the hold in claims,
+/// events and logs.
 #[derive(Clone)]
 pub(crate) struct Owner {
     text: [u8; Owner::MAX_LENGTH],

@@ -229,8 +229,8 @@ impl Builder {
     /// Sets the lease of locks that the watchdog renews.
     ///
     /// Default: 30 s, as in Redisson. At least 100 ms. The watchdog renews a lease before a
-    /// third of it has passed. A shorter lease frees the locks of a dead process sooner; a longer one
-    /// survives longer outages and costs fewer renewals.
+    /// third of it has passed. A shorter lease frees the locks of a dead process sooner; a longer
+    /// one survives longer outages and costs fewer renewals.
     pub fn watchdog_timeout(mut self, timeout: Duration) -> Builder {
         self.watchdog_timeout = timeout;
         self

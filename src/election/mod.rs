@@ -361,10 +361,10 @@ impl Election {
     /// process ([`Leader::holder`]).
     ///
     /// All receivers of one client share one thread, `leasehold-observer`. It looks at the server
-    /// once per observed election and poll interval, and after each message of a leader. The channel
-    /// has no buffer: a state passes at the moment at which the receiver takes it. So read with
-    /// `recv`, `recv_timeout`, an iterator or `select!`; `try_recv` finds nothing while the thread is
-    /// at work.
+    /// once per observed election and poll interval, and after each message of a leader. The
+    /// channel has no buffer: a state passes at the moment at which the receiver takes it. So read
+    /// with `recv`, `recv_timeout`, an iterator or `select!`; `try_recv` finds nothing while the
+    /// thread is at work.
     ///
     /// After 30 poll intervals without a message, and after 30 s at most, the thread sends the same
     /// state again, to a caller that waits at that moment. So a receiver can get equal states one

@@ -12,8 +12,8 @@
 //! | any, after a change of servers | look again at once |
 //!
 //! A look is due after a message on the channel of the election, after a poll interval, and at the
-//! end of the leader's lease. The client of a new leader may not have written its record yet, so one
-//! more look follows [`RECORD_DELAY`] after the first.
+//! end of the leader's lease. The client of a new leader may not have written its record yet, so
+//! one more look follows [`RECORD_DELAY`] after the first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -223,8 +223,8 @@ impl Observation {
         self.engine().settings.poll_interval
     }
 
-    /// Adds an observer, and has a look follow: the state that the observer begins with may be newer
-    /// than the result of a look in flight, and older than that of the last look.
+    /// Adds an observer, and has a look follow: the state that the observer begins with may be
+    /// newer than the result of a look in flight, and older than that of the last look.
     pub(super) fn join(&mut self, observer: Observer) {
         self.observers.push(Observer { first_look: self.look + 1, ..observer });
     }

@@ -2,8 +2,8 @@
 //!
 //! The first observer starts the thread, and the thread ends with the last one, or at the close of
 //! the client. Until then it keeps the client running. In each round the thread takes new observers
-//! and replies, sends the looks that are due, and offers new states (`observation.rs`). It waits for
-//! no server, so a silent one delays no election on another.
+//! and replies, sends the looks that are due, and offers new states (`observation.rs`). It waits
+//! for no server, so a silent one delays no election on another.
 //!
 //! The channel to a receiver has no capacity, so the receiver always gets the latest state, and
 //! nothing accumulates.
@@ -172,8 +172,8 @@ impl OnOutcome for Observers {
     }
 }
 
-/// Sleeps until a message, a reply or a new observer comes, until a receiver takes its new state, or
-/// until something is due.
+/// Sleeps until a message, a reply or a new observer comes, until a receiver takes its new state,
+/// or until something is due.
 fn sleep(parker: &Parker, elections: &mut [Observation]) {
     let end = elections.iter().map(Observation::next).min().unwrap_or(Moment::END);
     let observers = elections.iter_mut().flat_map(|election| &mut election.observers);

@@ -1,4 +1,5 @@
-//! The parts of an error's text, its comparison, its `Debug` form, and its conversion to `io::Error`.
+//! The parts of an error's text, its comparison, its `Debug` form, and its conversion to
+//! `io::Error`.
 
 use std::fmt;
 use std::io;

@@ -189,8 +189,8 @@ impl HolderInfo {
     /// If the process has answered, the time of the grant or of the last hand-off, by the clock of
     /// this machine. Otherwise hand-offs do not change the time, and the kind decides:
     ///
-    /// - a queue lock, and the term of a leader: the time of the grant, by the server's clock; `None`
-    ///   if the token is lost, and for a query through the handle of another kind;
+    /// - a queue lock, and the term of a leader: the time of the grant, by the server's clock;
+    ///   `None` if the token is lost, and for a query through the handle of another kind;
     /// - a fair lock: `None`, because Redis has only the beginning of the wait;
     /// - other kinds, and permits: the time of the request that was granted, by the clock of the
     ///   holder's host.

@@ -18,7 +18,8 @@ use crate::util::clock::{self, Moment};
 /// The time after which a client without a record is looked up again.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time after which clients are looked up again whose records are on a node that does not answer.
+/// The time after which clients are looked up again whose records are on a node that does not
+/// answer.
 const UNREACHABLE_INTERVAL: Duration = Duration::from_secs(16);
 
 /// The number of records above which the records of unseen clients are dropped.

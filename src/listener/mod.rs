@@ -26,7 +26,8 @@
 //!   subscription requests. The first refused caller sends a heartbeat, at which the listener looks
 //!   for waiting callers as after a new connection.
 //! * After a broken connection it reconnects with growing, jittered pauses, which are those of the
-//!   server if the server is silent, and subscribes again to all channels with a waiting caller. The confirmations wake these callers.
+//!   server if the server is silent, and subscribes again to all channels with a waiting caller.
+//!   The confirmations wake these callers.
 //! * When the slot of a channel moves to another node, the listener drops the channel. Its callers
 //!   send another attempt, and the listener of the new node subscribes to it.
 

@@ -23,8 +23,8 @@ const LONGEST_YIELD: Duration = Duration::from_millis(20);
 /// The yield for a kind without messages, whose callers poll.
 const SILENT_YIELD: Duration = Duration::from_millis(2);
 
-/// The length of a long run, in yields, if it is unknown whether other processes wait. So a tenth of
-/// the time is left to them.
+/// The length of a long run, in yields, if it is unknown whether other processes wait. So a tenth
+/// of the time is left to them.
 const UNKNOWN_RUN: u32 = 10;
 
 /// What the last release told about other processes that wait for the lock.
@@ -170,7 +170,8 @@ impl Run {
 
     /// Returns whether such a caller leaves the lock to others after this run.
     ///
-    /// One that does not wait takes a free lock once more after a single hold, however long that was.
+    /// One that does not wait takes a free lock once more after a single hold, however long that
+    /// was.
     fn ends_by_yield_of(&self, caller: YieldsTo) -> bool {
         self.holds > 1 || caller == YieldsTo::Anybody
     }

@@ -135,8 +135,8 @@ impl Local {
 
     /// Returns whether an early poll has to be planned for `at`, and notes that one is.
     ///
-    /// `false` if one is planned already, for an earlier moment or only a little later. A plan before
-    /// `now` does not count: a panic may have lost its timer.
+    /// `false` if one is planned already, for an earlier moment or only a little later. A plan
+    /// before `now` does not count: a panic may have lost its timer.
     pub(crate) fn plans_early_poll(&self, at: Moment, now: Moment) -> bool {
         let next = &mut self.state.lock().next_early_poll;
         let is_planned = next.is_some_and(|next| now <= next && next <= at + EARLY_GRAIN);

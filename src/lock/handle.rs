@@ -1,9 +1,9 @@
 //! [`Lock`], the handle of one lock: its type, its kinds and its settings.
 //!
 //! `shared` has the parts that semaphores and latches have too; `verbs` acquires; `limits` bounds
-//! the time of a hold; `listener` sets the event listener; `queries` asks about a lock, and releases
-//! holds that have no guard; `holders` asks for the holders and the waiting callers. A handle keeps
-//! no state of an acquisition: each verb builds an [`AcquireCall`] and runs it.
+//! the time of a hold; `listener` sets the event listener; `queries` asks about a lock, and
+//! releases holds that have no guard; `holders` asks for the holders and the waiting callers. A
+//! handle keeps no state of an acquisition: each verb builds an [`AcquireCall`] and runs it.
 
 mod holders;
 mod limits;
@@ -100,8 +100,8 @@ pub type FairLock = Lock<Fair>;
 /// A lock whose guards carry a fencing token: Redisson's fenced lock.
 ///
 /// [`Guard::token`](crate::Guard::token) is larger than all earlier tokens of the lock. Redis keeps
-/// the last token in a key of its own without a time to live, as with Redisson: a name that was used
-/// once leaves about 100 bytes (`docs/mechanisms.md` says how to remove them). If that key was
+/// the last token in a key of its own without a time to live, as with Redisson: a name that was
+/// used once leaves about 100 bytes (`docs/mechanisms.md` says how to remove them). If that key was
 /// deleted or lost, the next token is the server's clock in microseconds, so tokens still grow.
 ///
 /// Differences from Redisson:

@@ -10,13 +10,13 @@
 //! 4. If the connection breaks first, a new one is made at once, except for requests that are
 //!    repeated anyway, if no command was answered on the broken one. Requests without a reply are
 //!    written there once more, in the same order. The first copy may have run, so the reply
-//!    names an open copy (`EarlierCopies`). After a time-out nothing is written again, and a request
-//!    that must not run twice ([`Call::once`]) never is. Background requests that fail go
+//!    names an open copy (`EarlierCopies`). After a time-out nothing is written again, and a
+//!    request that must not run twice ([`Call::once`]) never is. Background requests that fail go
 //!    back to the pool, which retries them.
 //!
 //! Bytes that were written cannot be recalled: the server may read a command from a broken
-//! connection after it has replied on the new one. So each answer has the moment of the last break. A
-//! clean-up is repeated (`pool/background.rs`) if the connection has broken since the command
+//! connection after it has replied on the new one. So each answer has the moment of the last break.
+//! A clean-up is repeated (`pool/background.rs`) if the connection has broken since the command
 //! that the clean-up undoes was written.
 //!
 //! [`Call::once`]: crate::command::call::Call::once

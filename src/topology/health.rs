@@ -9,9 +9,10 @@
 //! | refusing | a refusal that somebody repeats the command for | [`STABLE`] after the last such refusal |
 //!
 //! A new connection is no proof that a server is well: a proxy answers `HELLO` for a dead server.
-//! The pauses double from 20 ms to 1 s, also over several outages in a row, and start again when the
-//! server was well for [`CALM`] of the last pauses. So an outage that an answer ends too early is
-//! followed by a longer pause, and nothing that an answer sets off repeats itself without a pause.
+//! The pauses double from 20 ms to 1 s, also over several outages in a row, and start again when
+//! the server was well for [`CALM`] of the last pauses. So an outage that an answer ends too early
+//! is followed by a longer pause, and nothing that an answer sets off repeats itself without a
+//! pause.
 //!
 //! Connections report silence and replies. The watchdog logs each outage once, and its end.
 

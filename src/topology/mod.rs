@@ -2,7 +2,8 @@
 //!
 //! Imports `connection`, `command` and folders below them. Read [`route`] first, then [`sentinel`]
 //! and [`cluster`], which find servers. [`failover`] is the thread that watches for topology
-//! changes, [`audit`] checks the configuration of each server. [`health`] knows which servers are silent.
+//! changes, [`audit`] checks the configuration of each server. [`health`] knows which servers are
+//! silent.
 
 pub(crate) mod audit;
 pub(crate) mod cluster;

@@ -3,8 +3,8 @@
 //! [`clock`] is the only file that reads the time, and [`sync`] the switch to the model checker.
 //! [`threads`] and [`executor`] run code on other threads. [`wheel`] is the timer wheel of the
 //! watchdog, [`interner`] keeps one value per name, [`process`] names machine and program, [`text`]
-//! checks short texts, [`log_lines`] is the queue to the logger and [`log_target`] has the targets of
-//! its lines, and [`platform`] holds the code that differs between operating systems.
+//! checks short texts, [`log_lines`] is the queue to the logger and [`log_target`] has the targets
+//! of its lines, and [`platform`] holds the code that differs between operating systems.
 
 pub(crate) mod clock;
 pub(crate) mod executor;

@@ -396,8 +396,8 @@ mod parker {
 
         /// Sleeps as [`Parker::park_until`] does, and meanwhile offers a value to each receiver.
         ///
-        /// Ends with the first value that is taken. The channels have no capacity. `value` makes the
-        /// value of a position when its receiver takes it.
+        /// Ends with the first value that is taken. The channels have no capacity. `value` makes
+        /// the value of a position when its receiver takes it.
         pub(crate) fn park_and_offer<T>(
             &self,
             to: &[&Sender<T>],

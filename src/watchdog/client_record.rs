@@ -198,7 +198,8 @@ impl Watchdog {
         };
         let observer = Arc::clone(announcer) as Arc<dyn OnOutcome>;
         let task = BackgroundTask::new(Some((observer, Arc::new(()))), Moment::START);
-        // The same connection again: it is made anew after a failure. Any other one may be dead too.
+        // The same connection again: it is made anew after a failure. Any other one may be dead
+        // too.
         let connection = announcer.status.lock().connection;
         let request = Request::background(announcer.call(step), task);
         let connection = self.router.send_background(request, connection);

@@ -354,7 +354,8 @@ fn another_client_gets_the_lock_before_the_end_of_a_long_queue() -> Result<()> {
     let before = join(other)?;
     queue.into_iter().try_for_each(join)?;
     println!("{before} of {QUEUE} threads came before the other client");
-    // The process yields once per four holds. On a busy machine the other client misses some yields.
+    // The process yields once per four holds. On a busy machine the other client misses some
+    // yields.
     assert!(before < QUEUE, "all threads came before the other client");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Calls blocked by a hold of their own thread: refused, or a deadlock if they wait. Calls blocked by
-//! an owned guard that their thread took: they wait for its end.
+//! Calls blocked by a hold of their own thread: refused, or a deadlock if they wait. Calls blocked
+//! by an owned guard that their thread took: they wait for its end.
 
 use crate::events::{logged, start_log};
 use crate::harness::{Server, eventually, exists, join};

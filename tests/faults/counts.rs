@@ -422,8 +422,8 @@ fn a_waiter_takes_its_permits_once_despite_a_late_question() {
     stage.end();
 }
 
-/// A late question takes the permits after the refusal of its copy. No message and no poll tells the
-/// caller, which therefore asks at each poll interval.
+/// A late question takes the permits after the refusal of its copy. No message and no poll tells
+/// the caller, which therefore asks at each poll interval.
 #[test]
 fn a_waiter_notices_the_permits_that_its_late_question_takes() {
     let server = Server::start();

@@ -1,6 +1,7 @@
 //! A fake Redis server whose replies a test chooses, and checks of errors, panics and the log.
 //!
-//! `malformed_replies`, `refusals` and `storms` use it for replies that a real server cannot be made to give.
+//! `malformed_replies`, `refusals` and `storms` use it for replies that a real server cannot be
+//! made to give.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error as _;

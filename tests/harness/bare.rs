@@ -10,8 +10,8 @@ use redis::{Connection, FromRedisValue, RedisError, RedisResult, Value};
 
 use super::{Server, pttl};
 
-/// The files whose text precedes that of other scripts: of each script that grants a queue lock, and
-/// of each script that must know whether a hash is a lock. They are no scripts themselves.
+/// The files whose text precedes that of other scripts: of each script that grants a queue lock,
+/// and of each script that must know whether a hash is a lock. They are no scripts themselves.
 pub const COMMON_TEXTS: [&str; 2] = ["queue_grant", "lock_form"];
 
 /// The scripts that must know whether a hash is a lock, besides those that free one by force.

@@ -238,7 +238,8 @@ impl Replicated {
     }
 }
 
-/// Shows the logs of the sentinels if the test fails: they tell of fail-overs that nobody asked for.
+/// Shows the logs of the sentinels if the test fails: they tell of fail-overs that nobody asked
+/// for.
 impl Drop for Replicated {
     fn drop(&mut self) {
         if std::thread::panicking() {

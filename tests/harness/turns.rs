@@ -16,8 +16,8 @@ impl Drop for StopsOnDrop<'_> {
 
 /// Has a thread take a lock again and again, and calls `wait` that many times.
 ///
-/// `take` returns the guard of the loop, if it gets one; `wait` takes and releases the lock. Returns
-/// the number of holds of the loop during all waits.
+/// `take` returns the guard of the loop, if it gets one; `wait` takes and releases the lock.
+/// Returns the number of holds of the loop during all waits.
 pub fn holds_during_waits<G>(
     waits: usize,
     take: impl Fn() -> Option<G> + Sync,

@@ -111,8 +111,8 @@ impl Java {
 
     /// Returns whether a Java thread sleeps in a wait for a lock.
     ///
-    /// Redisson subscribes and asks once more before that. A message for all waiters, as the release
-    /// of a write lock sends, wakes only the threads that sleep by then.
+    /// Redisson subscribes and asks once more before that. A message for all waiters, as the
+    /// release of a write lock sends, wakes only the threads that sleep by then.
     pub fn is_parked(&self, thread: &str) -> bool {
         self.does("watcher", &format!("parked {thread}")) == "true"
     }

@@ -14,8 +14,8 @@ fn look(watch: &mut LockWatch) -> Vec<LockInfo> {
     watch.look().expect("an answer").into_iter().map(|it| it.expect("held")).collect()
 }
 
-/// Watches locks on all nodes, and frees them by force; each has a waiting caller. The holders learn
-/// of their loss at once.
+/// Watches locks on all nodes, and frees them by force; each has a waiting caller. The holders
+/// learn of their loss at once.
 fn shows_and_frees_locks_of_all_nodes(sharding: Sharding) {
     let cluster = Cluster::start(3, 0);
     let builder = || Client::builder().cluster(cluster.urls()).sharding(sharding);

@@ -142,7 +142,8 @@ impl Signals {
 impl Events {
     /// Returns a closure that reports the loss of the lock when it is called, or dropped before.
     ///
-    /// The library would drop it without a thread for events: see [`Watched`](super::lock::Watched).
+    /// The library would drop it without a thread for events: see
+    /// [`Watched`](super::lock::Watched).
     pub(super) fn loss_reporter(&self) -> impl FnOnce() + Send + 'static {
         let reporter = LossReporter(self.sender.clone());
         move || drop(reporter)

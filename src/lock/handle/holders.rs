@@ -65,8 +65,8 @@ impl<K: LockKind> Lock<K> {
     /// clients. Waiters of both sides of an [`RwLock`](crate::RwLock) count together.
     /// [`WaitingInfo`] has the details.
     ///
-    /// Blocks until the servers answer, for one response time-out at most. One round trip; two for a
-    /// queue that is not empty; none for a spin lock, because its waiters leave no trace on the
+    /// Blocks until the servers answer, for one response time-out at most. One round trip; two for
+    /// a queue that is not empty; none for a spin lock, because its waiters leave no trace on the
     /// server. In a cluster without shard channels, all nodes count the waiting clients at the same
     /// time, and clients at a node that does not answer are not counted.
     ///

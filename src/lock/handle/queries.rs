@@ -103,12 +103,12 @@ impl<K: LockKind> Lock<K> {
     ///
     /// For repairs by hand. Wakes the waiters; those of a spin lock notice at their next attempt,
     /// and a queue lock is granted to its next waiter. A holder in this process loses its hold at
-    /// once. The clients of up to 1,000 holders get a message, and their watchdogs ask the server at
-    /// once. Other holders notice the loss at the next renewal or check by their watchdog: those of
-    /// a client that receives no messages, because it is not connected or does neither
-    /// [announce itself](crate::Builder::announce) nor wait. A caller that gets the lock at the same
-    /// moment may lose its hold too, and notices the loss in the same way. Blocks until the server answers, for one response time-out at
-    /// most. Two round trips; one if the lock is free.
+    /// once. The clients of up to 1,000 holders get a message, and their watchdogs ask the server
+    /// at once. Other holders notice the loss at the next renewal or check by their watchdog: those
+    /// of a client that receives no messages, because it is not connected or does neither
+    /// [announce itself](crate::Builder::announce) nor wait. A caller that gets the lock at the
+    /// same moment may lose its hold too, and notices the loss in the same way. Blocks until the
+    /// server answers, for one response time-out at most. Two round trips; one if the lock is free.
     ///
     /// The read side of an [`RwLock`](crate::RwLock) frees only read holds, the write side only
     /// write holds. Exception: while the writer also reads, the write side frees both holds and the
@@ -118,8 +118,8 @@ impl<K: LockKind> Lock<K> {
     /// next holder. Without an answer the command may have run, or may still run late.
     ///
     /// # Errors
-    /// - [`is_server`](crate::Error::is_server) with the code `WRONGTYPE` if the key is no lock, such
-    ///   as a semaphore or a hash of another program. The key stays as it is.
+    /// - [`is_server`](crate::Error::is_server) with the code `WRONGTYPE` if the key is no lock,
+    ///   such as a semaphore or a hash of another program. The key stays as it is.
     /// - The errors of [`is_locked`](Lock::is_locked).
     pub fn force_unlock(&self) -> Result<bool> {
         self.force_unlock_within(self.response_limit())

@@ -31,9 +31,9 @@ impl<K: LockKind> Lock<K> {
     /// The wait has no time limit. A cancellation of the token of
     /// [`with_cancel`](Lock::with_cancel) and the close of the client end it.
     ///
-    /// A call also waits for an [`OwnedGuard`] that its own thread took, because the guard may be in
-    /// another thread by then. If it is not, the call waits for ever: after a second of such a wait
-    /// the [log](crate#logging) has a warning.
+    /// A call also waits for an [`OwnedGuard`] that its own thread took, because the guard may be
+    /// in another thread by then. If it is not, the call waits for ever: after a second of such a
+    /// wait the [log](crate#logging) has a warning.
     ///
     /// # Errors
     /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout)

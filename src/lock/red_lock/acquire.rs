@@ -3,8 +3,9 @@
 //! A caller joins the queue of its process. While it is behind the head it sleeps. At the head:
 //! 1. A thread of this process holds the lock: the caller sleeps until that hold ends, and polls
 //!    the servers ([`HoldPoll`]), since the lock may have been freed there.
-//! 2. Otherwise it yields, if callers of other processes wait (`local/fairness.rs`), or asks all servers at the same time ([`Ballot`]). With a majority of grants it
-//!    holds the lock. Otherwise it releases the minority of grants.
+//! 2. Otherwise it yields, if callers of other processes wait (`local/fairness.rs`), or asks all
+//!    servers at the same time ([`Ballot`]). With a majority of grants it holds the lock. Otherwise
+//!    it releases the minority of grants.
 //! 3. After the first refusal it subscribes to the channels of all servers and asks again at once,
 //!    since a message may have passed before. After a later refusal it sleeps until a message
 //!    arrives or a growing pause ends, and asks again.
