@@ -41,7 +41,9 @@ impl WaitLoop<'_> {
         let generation = router.generation();
         self.register_for_grants(generation);
         self.begin_question();
-        if let Some(error) = self.pause_error() {
+        if self.schedule.outlasts_outages()
+            && let Some(error) = self.call.pause_error()
+        {
             return self.failed(error).map(|()| None);
         }
         let pending = router.queue(command, target);
@@ -246,17 +248,6 @@ impl WaitLoop<'_> {
         local.set_last_error(error.is_outage().then(|| error.clone()));
         let pause_end = engine.router.health_of(local.name().key()).retry_at(clock::now(), &error);
         self.schedule.unanswered(pause_end, error)
-    }
-
-    /// Returns the error of a server that pauses after a failure, for a call that waits longer.
-    ///
-    /// Many calls that wait for one server send few attempts.
-    fn pause_error(&self) -> Option<Error> {
-        if !self.schedule.outlasts_outages() {
-            return None;
-        }
-        let LockContext { engine, local } = self.context();
-        engine.router.health_of(local.name().key()).paused_error(clock::now())
     }
 
     fn answered(&mut self, reply: CallReply, generation: Generation) -> Result<Option<HoldHandle>> {

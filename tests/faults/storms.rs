@@ -216,3 +216,50 @@ fn many_holds_share_one_pause_while_the_server_refuses_renewals() {
     assert_one_warning(&address, "NOREPLICAS");
     client.close();
 }
+
+/// Waiting calls for locks of several servers that are away.
+fn waiting_calls_share_one_pause<G>(
+    name: &str,
+    wait: impl Fn([&Client; 3], String) -> leasehold::Result<Option<G>> + Sync,
+) {
+    const THREADS: usize = 100;
+    let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
+    let proxies = servers.each_ref().map(|server| Proxy::start(server.addr()));
+    let clients = proxies.each_ref().map(|proxy| build(settings(&proxy.url()).announce(false)));
+    let holders = servers.each_ref().map(other);
+    let names: Vec<_> = (0..THREADS).map(|number| format!("{name} {number}")).collect();
+    let take = |client: &Client| -> Vec<_> {
+        names.iter().map(|it| client.lock(it).lock_owned().expect("free")).collect()
+    };
+    let held = holders.each_ref().map(take);
+    let attempts = thread::scope(|scope| {
+        for name in &names {
+            let (wait, clients) = (&wait, clients.each_ref());
+            scope.spawn(move || drop(wait(clients, name.clone())));
+        }
+        let waiting = || clients.iter().map(|client| client.stats().waiting_now()).max();
+        eventually("all wait", || waiting() >= Some(THREADS as u64));
+        proxies.iter().for_each(Proxy::refuse);
+        proxies.iter().for_each(Proxy::kill_all);
+        thread::sleep(LEASE);
+        proxies.iter().map(|proxy| proxy.stats().refused).sum::<usize>()
+    });
+    eprintln!("{name}: {attempts} attempts");
+    assert!(attempts <= 400, "{attempts} attempts to connect");
+    drop(held);
+}
+
+#[test]
+fn many_waiting_red_locks_share_one_pause_while_their_servers_are_away() {
+    waiting_calls_share_one_pause("red", |clients, name| {
+        leasehold::RedLock::new(clients.map(Clone::clone), name).try_lock_for(2 * LEASE)
+    });
+}
+
+#[test]
+fn many_waiting_multi_locks_share_one_pause_while_their_servers_are_away() {
+    waiting_calls_share_one_pause("multi", |clients, name| {
+        let locks = clients.map(|client| client.lock(&name));
+        leasehold::MultiLock::new(locks).try_lock_for(2 * LEASE)
+    });
+}

@@ -236,12 +236,16 @@ impl<'a> RedAcquire<'a> {
         let left = clock::now().until(self.patience.deadline() + REPLY_GRACE);
         let limits = BallotLimits::of_acquire(lock.term(), lock.response_timeout().min(left));
         let ballot = Ballot::new(lock.members.len(), lock.quorum(), limits, &self.parker);
+        let is_repeated = self.retries.refusals > 0;
         for RedMember { engine, lock: member } in lock.members.iter().cloned() {
             let (asking, holder) = (Arc::clone(&ballot), self.holder.clone());
             let (lease, return_by, cancel) =
                 (lock.lease, self.patience.deadline(), lock.cancel.clone());
             ballot.ask(&engine.executor, move || match asking.is_wanted() {
-                true => acquire_member(&member, &holder, lease, (return_by, cancel.as_ref())),
+                true => {
+                    let ends = (return_by, cancel.as_ref());
+                    acquire_member(&member, &holder, lease, ends, is_repeated)
+                }
                 false => Ok(None),
             });
         }
@@ -370,11 +374,14 @@ impl Drop for HoldPoll {
 }
 
 /// Takes the lock on one server without waiting, for the caller of the red lock.
+///
+/// A repeated attempt fails at once while the server pauses after a failure.
 fn acquire_member(
     lock: &Lock<Plain>,
     holder: &Holder,
     lease: Option<Duration>,
     (return_by, cancel): (Moment, Option<&CancelToken>),
+    is_repeated: bool,
 ) -> Result<Option<HoldHandle>> {
     let options = AcquireOptions {
         lease,
@@ -385,7 +392,11 @@ fn acquire_member(
         yields_by: None,
         ..AcquireOptions::new(Patience::None)
     };
-    match lock.acquire_call(&options)?.acquire() {
+    let call = lock.acquire_call(&options)?;
+    if let Some(error) = call.pause_error().filter(|_| is_repeated) {
+        return Err(error);
+    }
+    match call.acquire() {
         // This thread has a lost hold on that server, which the executor releases soon.
         Err(error) if error.is_lost() => Ok(None),
         outcome => outcome,
