@@ -133,6 +133,9 @@ fn log_lines_have_the_target_of_their_subject_and_facts_as_key_values() -> Resul
     let lock = client.queue_lock("awaited");
     let waiter = std::thread::spawn(move || lock.lock().map(drop));
     eventually("the caller waits", || exists(&server, "leasehold_queue:{app:awaited}"));
+    // A waiting caller asks once more when its client listens. Later only heartbeats follow.
+    let calls = server.calls("evalsha");
+    eventually("heartbeats follow", || server.calls("evalsha") >= calls + 3);
     server.ask::<()>(&["ACL", "SETUSER", "default", "-evalsha"]);
     let (target, mut found) = LINES.wait_for("a queue heartbeat of 1 locks failed");
     assert!(found.remove("error").is_some_and(|error| error.contains("NOPERM")));
