@@ -92,9 +92,6 @@ fn locks_of_all_kinds_are_kept_by_the_nodes_of_their_slots() {
         client.rw_lock(&name).read().expect("free").unlock().expect("held");
         client.rw_lock(&name).write().expect("free").unlock().expect("held");
         client.lock(&name).with_holder("me").lock().expect("free").unlock().expect("held");
-        let forced = plain.lock().expect("free");
-        assert!(plain.force_unlock().expect("an answer"));
-        assert!(forced.unlock().is_err_and(|error| error.is_lost()));
     }
     let names: Vec<_> = (0..3).map(|node| name_on(&cluster, node)).collect();
     let same_slot = ["{a}1", "{a}2"].map(str::to_owned);
@@ -106,6 +103,12 @@ fn locks_of_all_kinds_are_kept_by_the_nodes_of_their_slots() {
         |command: &str| cluster.nodes().iter().filter(|node| node.calls(command) > 0).count();
     let counts = (nodes("spublish"), nodes("publish"));
     assert_eq!(counts, if automatic(&cluster) == Sharding::On { (3, 0) } else { (0, 3) });
+    // Also tells the holder, by a message that all nodes get.
+    for name in &names {
+        let forced = client.lock(name).lock().expect("free");
+        assert!(client.lock(name).force_unlock().expect("an answer"));
+        assert!(forced.unlock().is_err_and(|error| error.is_lost()));
+    }
 }
 
 /// Keeps `heard_by` of each release.
