@@ -41,7 +41,7 @@ impl WaitLoop<'_> {
         let generation = router.generation();
         self.register_for_grants(generation);
         self.begin_question();
-        if self.schedule.outlasts_outages()
+        if self.schedule.was_refused()
             && let Some(error) = self.call.pause_error()
         {
             return self.failed(error).map(|()| None);
@@ -244,10 +244,10 @@ impl WaitLoop<'_> {
 
     /// Plans the next attempt after one that failed; an error if the call cannot go on.
     fn failed(&mut self, error: Error) -> Result<()> {
-        let LockContext { engine, local } = self.context();
-        local.set_last_error(error.is_outage().then(|| error.clone()));
-        let pause_end = engine.router.health_of(local.name().key()).retry_at(clock::now(), &error);
-        self.schedule.unanswered(pause_end, error)
+        let context = &self.call.context;
+        context.local.set_last_error(error.is_outage().then(|| error.clone()));
+        let pause_end = |error: &Error| context.health().retry_at(clock::now(), error);
+        self.schedule.unanswered(error, pause_end)
     }
 
     fn answered(&mut self, reply: CallReply, generation: Generation) -> Result<Option<HoldHandle>> {

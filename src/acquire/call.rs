@@ -224,8 +224,7 @@ impl<'a> AcquireCall<'a> {
     /// A call that repeats its attempts sends none during the pause, so that many calls that wait
     /// for one server send few attempts.
     pub(crate) fn pause_error(&self) -> Option<Error> {
-        let LockContext { engine, local } = &**self.context;
-        engine.router.health_of(local.name().key()).paused_error(clock::now())
+        self.context.health().paused_error(clock::now())
     }
 
     /// Returns the limit of the wait for a reply.

@@ -14,6 +14,7 @@ use crate::local::Local;
 use crate::local::hold::{self, Hold, HoldStatus};
 use crate::pool::Target;
 use crate::pool::request::CallReply;
+use crate::topology::health::ServerHealth;
 use crate::util::clock;
 use crate::util::executor::Executor;
 use crate::watchdog::{self, WatchedHold};
@@ -23,6 +24,13 @@ use crate::watchdog::{self, WatchedHold};
 pub(crate) struct LockContext {
     pub(crate) engine: Arc<Engine>,
     pub(crate) local: Arc<Local>,
+}
+
+impl LockContext {
+    /// Returns the health of the server that serves the lock.
+    pub(crate) fn health(&self) -> Arc<ServerHealth> {
+        self.engine.router.health_of(self.local.name().key())
+    }
 }
 
 /// A guard's share of a hold. Its drop ends the share and does not wait for a reply.

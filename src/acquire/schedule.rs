@@ -110,7 +110,7 @@ impl RetrySchedule {
         self.has_attempted
     }
 
-    /// Returns whether the server has refused the call.
+    /// Returns whether the server has refused the call, which then waits through outages.
     pub(crate) fn was_refused(&self) -> bool {
         self.was_refused
     }
@@ -198,19 +198,19 @@ impl RetrySchedule {
         self.notifications.refused(now, self.seed);
     }
 
-    /// Returns whether the call waits through an outage: the server has refused it before.
-    pub(crate) fn outlasts_outages(&self) -> bool {
-        self.was_refused
-    }
-
     /// Plans the next attempt after one without a usable reply, for the end of the server's pause.
     ///
-    /// Returns the error if the call was never refused, or if the error is no outage.
-    pub(crate) fn unanswered(&mut self, pause_end: Moment, error: Error) -> Result<()> {
+    /// Returns the error if the call was never refused, or if the error is no outage. `pause_end`
+    /// notes the error for the server's pause, so it is called only for an attempt that is repeated.
+    pub(crate) fn unanswered(
+        &mut self,
+        error: Error,
+        pause_end: impl FnOnce(&Error) -> Moment,
+    ) -> Result<()> {
         if !self.was_refused || !error.is_outage() {
             return Err(error);
         }
-        self.next = pause_end;
+        self.next = pause_end(&error);
         self.failures.error = Some(error);
         Ok(())
     }

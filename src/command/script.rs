@@ -141,6 +141,10 @@ pub(crate) static POLL_MANY: Script = script!("poll_many");
 /// call costs the server about as much as the work of such a script.
 pub(crate) static CALL_MANY: Script = script!("call_many");
 
+/// The scripts that change no key and send no message.
+static READING: [&Script; 7] =
+    [&LEADER_LOOK, &READ_TTL, &WRITE_TTL, &SEMAPHORE_INFO, &LATCH_LOOK, &LOCK_INFO, &POLL_MANY];
+
 /// The start of the call that announces a release, with its form for the shards of a cluster.
 const PUBLISH: (&str, &str) = ("redis.call('publish', channel", "redis.call('spublish', channel");
 
@@ -151,16 +155,7 @@ impl Script {
 
     /// Returns whether the script changes no key and sends no message.
     pub(crate) fn only_reads(&self) -> bool {
-        let reading = [
-            &LEADER_LOOK,
-            &READ_TTL,
-            &WRITE_TTL,
-            &SEMAPHORE_INFO,
-            &LATCH_LOOK,
-            &LOCK_INFO,
-            &POLL_MANY,
-        ];
-        reading.iter().any(|script| script.name == self.name)
+        READING.iter().any(|script| script.name == self.name)
     }
 
     /// Returns the text that `SCRIPT LOAD` sends.
@@ -225,15 +220,7 @@ mod tests {
             let calls = script.source().split("call('").skip(1);
             calls.into_iter().all(reads)
         };
-        for script in [
-            &LEADER_LOOK,
-            &READ_TTL,
-            &WRITE_TTL,
-            &SEMAPHORE_INFO,
-            &LATCH_LOOK,
-            &LOCK_INFO,
-            &POLL_MANY,
-        ] {
+        for script in READING {
             assert!(script.only_reads() && only_reads(script), "{}", script.name);
         }
         for script in [&PLAIN_ACQUIRE, &PLAIN_RENEW, &QUEUE_HEARTBEAT, &COUNT_UNDO, &CALL_MANY] {

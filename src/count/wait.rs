@@ -11,7 +11,7 @@ use crate::acquire::{ChannelView, LockContext, Pace, RetrySchedule};
 use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::HoldId;
 use crate::count::CountCall;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::listener::channels::SubscriptionState;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Parker;
@@ -105,18 +105,17 @@ impl<Q: CountQuestion> CountWait<'_, Q> {
     /// Asks once; returns whether the wait is over.
     fn ask(&mut self) -> Result<bool> {
         self.schedule.before_attempt(self.question.channel_view());
-        let LockContext { engine, local } = &**self.call.context;
-        let health = engine.router.health_of(local.name().key());
-        let paused = || health.paused_error(clock::now());
-        let answer = match self.schedule.outlasts_outages().then(paused).flatten() {
+        let health = || self.call.context.health();
+        let paused = || health().paused_error(clock::now());
+        let answer = match self.schedule.was_refused().then(paused).flatten() {
             None => self.question.ask(self.call),
             Some(error) => Err(error),
         };
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                let pause_end = health.retry_at(clock::now(), &error);
-                return self.schedule.unanswered(pause_end, error).map(|()| false);
+                let pause_end = |error: &Error| health().retry_at(clock::now(), error);
+                return self.schedule.unanswered(error, pause_end).map(|()| false);
             }
         };
         let now = clock::now();

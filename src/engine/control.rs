@@ -48,9 +48,9 @@ impl ControlHandler for Engine {
                 "an invalid grant is ignored"
             );
         };
-        let local = self.locals.by_key.find(grant.key);
-        let rules = local.as_ref().and_then(|local| local.rules_of_grants());
-        if !local.is_some_and(|local| local.granted_by_message(&grant, generation)) {
+        let local = self.known_local(grant.key);
+        if !local.as_ref().is_some_and(|local| local.granted_by_message(&grant, generation)) {
+            let rules = local.and_then(|local| local.rules_of_grants());
             // An invalid name is no lock of this library.
             let _ = self.release_grant(&grant, rules.unwrap_or(&Queued));
         }

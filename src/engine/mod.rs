@@ -131,8 +131,10 @@ impl Engine {
     pub(crate) fn local(&self, given: &Arc<str>) -> Result<Arc<Local>> {
         let name = Name::new(&self.settings.name_prefix, Arc::clone(given))?;
         let key = name.key().to_owned();
-        let counts = self.deployment.subscriber_counts();
-        let make = || Local::new(name, self.events.clone(), self.settings.handoff, counts);
+        let make = || {
+            let counts = self.deployment.subscriber_counts();
+            Local::new(name, self.events.clone(), self.settings.handoff, counts)
+        };
         let local = self.locals.by_key.get(&key, make);
         self.locals.recent.keep(&local);
         Ok(local)

@@ -71,7 +71,6 @@ pub(super) struct Waiters {
     by_hold: HashMap<u64, Waiter>,
     /// The last heartbeat with an answer, a base for all callers.
     heartbeat: Option<GrantBase>,
-    /// The number of heartbeats since the last one with an answer.
     /// The terms of the client, as the answer to the latest request has them.
     terms_since: TermsSince,
     /// The moment before that request was sent.

@@ -46,7 +46,7 @@ pub(crate) struct Announcement {
     next: AtomicU64,
 }
 
-/// A panic leaves the state consistent: loggers and callbacks run without a mutex
+/// A panic leaves the state consistent: callbacks run without a mutex
 /// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for Announcement {}
 

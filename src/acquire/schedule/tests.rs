@@ -49,12 +49,13 @@ fn the_next_attempt_is_due_at_the_end_of_the_lease_or_at_the_poll_interval() {
 
 #[test]
 fn the_first_failure_is_an_error_and_later_failures_are_pauses() {
-    assert!(attempted(schedule()).unanswered(START, no_reply()).is_err());
+    let no_pause = |_: &Error| -> Moment { panic!("the attempt is not repeated") };
+    assert!(attempted(schedule()).unanswered(no_reply(), no_pause).is_err());
     let mut refused = attempted(schedule());
     refused.refused(START, None);
-    assert!(refused.unanswered(START, Error::lost(LostReason::Gone, "for good")).is_err());
+    assert!(refused.unanswered(Error::lost(LostReason::Gone, "for good"), no_pause).is_err());
     let pause_end = START + Duration::from_millis(7);
-    refused.unanswered(pause_end, no_reply()).expect("the call waits through an outage");
+    refused.unanswered(no_reply(), |_| pause_end).expect("the call waits through an outage");
     assert_eq!(refused.next_attempt(), pause_end);
     assert!(refused.take_error().is_some() && refused.take_error().is_none());
 }
@@ -160,7 +161,7 @@ fn a_call_for_a_queue_lock_sleeps_until_it_is_woken() {
     let mut schedule = attempted(RetrySchedule::new(START, POLL, 7, Pace::Granted));
     schedule.refused(START, None);
     assert_eq!(schedule.next_attempt(), Moment::END);
-    schedule.unanswered(START, no_reply()).expect("the call waits through an outage");
+    schedule.unanswered(no_reply(), |_| START).expect("the call waits through an outage");
     assert_eq!(schedule.next_attempt(), START, "an attempt without a reply is repeated");
     schedule.refused(START, None);
     assert_eq!(schedule.next_attempt(), Moment::END);

@@ -393,7 +393,7 @@ fn acquire_member(
         ..AcquireOptions::new(Patience::None)
     };
     let call = lock.acquire_call(&options)?;
-    if let Some(error) = call.pause_error().filter(|_| is_repeated) {
+    if is_repeated && let Some(error) = call.pause_error() {
         return Err(error);
     }
     match call.acquire() {
