@@ -237,6 +237,11 @@ impl Engine {
         self.router.is_cluster()
     }
 
+    /// Returns whether an error concerns one node of a cluster: a query goes on with the others.
+    pub(crate) fn is_partial(&self, error: &Error) -> bool {
+        self.is_cluster() && error.is_transient()
+    }
+
     /// Opens a connection for one purpose, which its name shows. The caller closes it.
     pub(crate) fn open_connection(
         &self,

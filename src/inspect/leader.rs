@@ -125,7 +125,9 @@ impl Inspector<'_> {
     pub(crate) fn add_process(&self, leader: &mut Leader) -> Result<()> {
         let Some(query) = leader.record_query() else { return Ok(()) };
         match leader.add_record(self.ask(query, Target::Any)) {
-            Err(error) if error.code() == Some("NOPERM") || self.is_partial(&error) => Ok(()),
+            Err(error) if error.code() == Some("NOPERM") || self.engine().is_partial(&error) => {
+                Ok(())
+            }
             outcome => outcome,
         }
     }

@@ -135,7 +135,7 @@ impl Locks {
     /// Goes on with the next server if the error concerns one server of several.
     fn give_up_server(&mut self, error: Error) {
         self.cursor = BEGIN.to_vec();
-        if !(self.engine.is_cluster() && error.is_transient()) {
+        if !self.engine.is_partial(&error) {
             self.servers.clear();
         }
         self.errors.push_back(error);

@@ -63,11 +63,6 @@ impl<'a> Inspector<'a> {
         self.engine
     }
 
-    /// Returns whether a query goes on with other servers after this error.
-    pub(super) fn is_partial(&self, error: &Error) -> bool {
-        self.engine.is_cluster() && error.is_transient()
-    }
-
     /// Returns the number of topology changes so far.
     pub(crate) fn generation(&self) -> Generation {
         self.engine.router.generation()
@@ -341,8 +336,8 @@ impl<'a> Inspector<'a> {
                 let number = numbers.as_ref().map(|all| all.get(place).copied().unwrap_or(0));
                 counts[*at] = Some(match (counts[*at].take(), number) {
                     (Some(Ok(count)), Ok(number)) => Ok(count + number),
-                    (Some(Err(error)), _) if !self.is_partial(&error) => Err(error),
-                    (Some(Ok(count)), Err(error)) if self.is_partial(error) => Ok(count),
+                    (Some(Err(error)), _) if !self.engine.is_partial(&error) => Err(error),
+                    (Some(Ok(count)), Err(error)) if self.engine.is_partial(error) => Ok(count),
                     (_, number) => number.map_err(Error::clone),
                 });
             }
@@ -368,7 +363,7 @@ impl<'a> Inspector<'a> {
         let mut is_partial = false;
         for (client, reply) in clients.into_iter().zip(replies) {
             let record = match read_record(reply) {
-                Err(error) if self.is_partial(&error) => {
+                Err(error) if self.engine.is_partial(&error) => {
                     is_partial = true;
                     None
                 }

@@ -11,15 +11,16 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Number of proxies that cut at the same time, each at other bytes.
+/// The number of proxies that cut at the same time, each at other bytes.
 const PROXIES: usize = 4;
 
 /// A client behind a proxy, and a client with a direct connection.
 pub(super) struct Setup<'a> {
     pub(super) server: &'a Server,
     digests: &'a Digests,
-    pub(super) proxy: Proxy,
+    /// Dropped before the proxy, through which it sends what is left to do.
     pub(super) client: Client,
+    pub(super) proxy: Proxy,
     pub(super) events: EventLog,
     pub(super) direct: &'a Client,
 }
@@ -99,19 +100,21 @@ pub(super) fn at_every_byte_then(
     let direct = other(&server);
     thread::scope(|scope| {
         for first in 0..PROXIES {
-            let setup = Setup::new(&server, &digests, &direct);
-            let run = &run;
+            let (server, digests, direct, run) = (&server, &digests, &direct, &run);
             scope.spawn(move || {
                 for direction in [Direction::Requests, Direction::Replies] {
                     for then in [Then::NewConnections, Then::NoConnections] {
-                        let cut = |after| Cut { direction, after, then };
-                        let bytes = (first..).step_by(PROXIES).take_while(|n| run(&setup, cut(*n)));
+                        // Each cut has a new client: pauses grow over the outages of one client.
+                        let cut_happens = |after: &usize| {
+                            let setup = Setup::new(server, digests, direct);
+                            run(&setup, Cut { direction, after: *after, then })
+                        };
+                        let bytes = (first..).step_by(PROXIES).take_while(cut_happens);
                         let least =
                             if direction == Direction::Requests { 100 / PROXIES } else { 1 };
                         assert!(bytes.count() >= least, "{direction:?} were not cut");
                     }
                 }
-                setup.client.close();
             });
         }
     });

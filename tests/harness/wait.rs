@@ -120,6 +120,15 @@ pub fn threads_named(name: &str) -> usize {
     threads().get(kept).copied().unwrap_or(0)
 }
 
+/// Returns whether all threads of this process but the caller's sleep.
+pub fn other_threads_sleep() -> bool {
+    let own = fs::read_link("/proc/thread-self").expect("the path of this thread");
+    let tasks = fs::read_dir("/proc/self/task").expect("the threads can be listed");
+    let others = tasks.flatten().filter(|task| Some(&*task.file_name()) != own.file_name());
+    let mut statuses = others.flat_map(|task| fs::read_to_string(task.path().join("status")));
+    statuses.all(|status| status.contains("\nState:\tS"))
+}
+
 /// Blocks until the logger has all lines of the library: its thread then ends.
 #[track_caller]
 pub fn log_is_written() {

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::harness::process::alone;
 use crate::harness::replicated::MASTER;
-use crate::harness::wait::threads_named;
+use crate::harness::wait::{other_threads_sleep, threads_named};
 use crate::harness::{Replicated, Server, eventually, exists};
 
 /// Longer than a call with a short limit takes on any machine, and far shorter than `RESPONSE`.
@@ -39,10 +39,12 @@ struct NoRoom {
 impl NoRoom {
     /// Leaves memory for a thread's work, and none for another stack.
     ///
-    /// Blocks until the watchdogs of `clients` clients run: the start of a thread needs memory too.
+    /// Blocks until the watchdogs of `clients` clients run, and sleep: the start of a thread needs
+    /// memory too, also after it has its name.
     fn start(clients: usize) -> NoRoom {
         const LEFT: u64 = 7 << 18;
         eventually("the watchdogs run", || threads_named("leasehold-watchdog") == clients);
+        eventually("all other threads sleep", other_threads_sleep);
         let status = std::fs::read_to_string("/proc/self/status").expect("the status");
         let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
         let size = size.and_then(|size| size.split_whitespace().next()?.parse::<u64>().ok());
