@@ -63,14 +63,12 @@ impl Local {
 
     /// Returns the number of subscribers that the release message reached.
     ///
-    /// `None` if the server does not know it, or if an earlier copy of the release got the reply
-    /// with that number.
+    /// `None` if an earlier copy of the release got the reply with that number.
     fn read_release_reply(&self, hold: &Hold, reply: CallReply) -> Result<Option<u64>> {
         match rules::read_release(reply.value)? {
-            ReleaseReply::Released(counted) => {
-                let subscribers = self.subscribers(hold.rules(), counted);
+            ReleaseReply::Released(subscribers) => {
                 self.release_heard(hold.rules(), subscribers);
-                Ok(subscribers)
+                Ok(Some(subscribers))
             }
             ReleaseReply::NotHeld
                 if reply.copies.may_have_reply(may_have_released)

@@ -184,13 +184,10 @@ impl Builder {
     /// Sets how a cluster publishes release messages.
     ///
     /// Default: Auto, as in Redisson. All programs that share locks must use the same way. With
-    /// [`Sharding::On`] a release message goes to one node, and the client has one listener (a
-    /// connection and a thread, `leasehold-listener`) for each node with awaited locks, and one for
-    /// [queue locks](crate::QueueLock) and the questions of other processes. With
-    /// [`Sharding::Off`] a release message goes to every node, and the client has one listener in
-    /// all. No node knows then whether another process waits: see
-    /// [`local_handoff`](Builder::local_handoff) and `heard_by` of
-    /// [`Released`](crate::Released).
+    /// [`Sharding::On`] a release message goes to one node, with [`Sharding::Off`] to every node.
+    /// Either way the client has one listener (a connection and a thread, `leasehold-listener`) for
+    /// each node with awaited locks, and one for [queue locks](crate::QueueLock) and the questions
+    /// of other processes.
     pub fn sharding(mut self, sharding: Sharding) -> Builder {
         self.sharding = sharding;
         self
@@ -324,9 +321,7 @@ impl Builder {
     /// With any setting, a process that takes a lock again and again also leaves the lock to other
     /// processes, for two round trips (at least 0.5 ms, at most 20 ms). Such a pause comes after
     /// successive holds for at least the same time, if another process received the last release
-    /// message. In a cluster without [sharded messages](Builder::sharding) no server knows that, so
-    /// the pause comes after successive holds for ten times its length. Semaphores leave permits to
-    /// other processes in the same way. A call that does not wait, such as
+    /// message. Semaphores leave permits to other processes in the same way. A call that does not wait, such as
     /// [`try_lock`](crate::Lock::try_lock), returns without the lock instead, if another process
     /// received the message; it never leaves permits.
     pub fn local_handoff(mut self, max_handoffs: u32, max_time: Duration) -> Builder {

@@ -15,8 +15,7 @@ use crate::connection::{Connection, Timeouts};
 use crate::error::{Error, Result};
 use crate::listener::ListenerSettings;
 use crate::listener::channels::Channels;
-use crate::listener::channels::SubscriberCounts;
-use crate::listener::shards::Listeners;
+use crate::listener::listeners::Listeners;
 use crate::pool::PoolSettings;
 use crate::pool::request::panicked;
 use crate::pool::router::Router;
@@ -104,11 +103,6 @@ impl Deployment {
     /// Returns whether the nodes have sharded pub/sub, as far as they have been discovered.
     pub(crate) fn is_sharded(&self) -> bool {
         self.sharded.get() == Some(&true)
-    }
-
-    /// Returns whether the servers know all subscribers of a channel.
-    pub(crate) fn subscriber_counts(&self) -> SubscriberCounts {
-        SubscriberCounts { cluster: self.cluster.as_ref().map(|_| Arc::clone(&self.sharded)) }
     }
 
     /// Blocks until a separate thread has discovered the cluster, or until the limit.

@@ -37,7 +37,7 @@ use crate::engine::deployment::Deployment;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
 use crate::listener::channels::{Channel, Channels};
-use crate::listener::shards::Listeners;
+use crate::listener::listeners::Listeners;
 use crate::local::Local;
 use crate::local::hold::HandoffBounds;
 use crate::pool::request::Request;
@@ -131,10 +131,7 @@ impl Engine {
     pub(crate) fn local(&self, given: &Arc<str>) -> Result<Arc<Local>> {
         let name = Name::new(&self.settings.name_prefix, Arc::clone(given))?;
         let key = name.key().to_owned();
-        let make = || {
-            let counts = self.deployment.subscriber_counts();
-            Local::new(name, self.events.clone(), self.settings.handoff, counts)
-        };
+        let make = || Local::new(name, self.events.clone(), self.settings.handoff);
         let local = self.locals.by_key.get(&key, make);
         self.locals.recent.keep(&local);
         Ok(local)
@@ -149,7 +146,7 @@ impl Engine {
     /// can do that.
     ///
     /// For a caller that registered on the channel and whose acquire was refused. The acquire
-    /// script asks the listener itself, except in a cluster with sharded pub/sub.
+    /// script asks the listener itself, except in a cluster.
     pub(crate) fn request_subscription(&self, channel: &Channel) {
         self.send(self.listeners.listen_to(channel));
     }

@@ -27,7 +27,7 @@ use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
 use crate::error::Result;
 use crate::events::EventSink;
 use crate::listener::channels::{Channels, ControlHandler};
-use crate::listener::shards::Listeners;
+use crate::listener::listeners::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
 use crate::pool::router::Router;
@@ -168,8 +168,8 @@ impl Startup {
     fn listeners(&self, deployment: &Deployment, channels: &Arc<Channels>) -> Listeners {
         let settings = ListenerSettings {
             route: deployment.route.clone(),
-            shard: None,
-            is_sharded: Arc::default(),
+            node: None,
+            without_locks: false,
             timeouts: self.timeouts,
             name: format!("{}:listener", self.name),
             control: self.control.as_str().into(),

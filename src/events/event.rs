@@ -190,9 +190,10 @@ event! {
         /// process that had the hold one after the other.
         held: Duration = Duration::ZERO,
         /// The number of subscribers that received the message of the release; 1 if the release
-        /// granted a queue lock to its next waiter. `None` if the release failed, if a repeated
-        /// release found the lock already released, and in a cluster without sharded messages,
-        /// where a node counts only its own subscribers (queue and spin locks excepted).
+        /// granted a queue lock to its next waiter. `None` if the release failed, and if a repeated
+        /// release found the lock already released. The server counts the subscribers that are
+        /// connected to it: in a cluster those of the node that has the lock, as all clients of
+        /// leasehold are, and those of Redisson unless they listen at replicas.
         heard_by: Option<u64> = None,
         /// The reason for which the release failed, or `None`. A lock whose release failed is free
         /// when its lease ends.

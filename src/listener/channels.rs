@@ -66,22 +66,6 @@ pub(crate) enum SubscriptionState {
     Subscribed,
 }
 
-/// Whether the server that runs a release knows all subscribers of its channel.
-///
-/// In a cluster without sharded pub/sub each node counts only its own subscribers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SubscriberCounts {
-    /// Whether the cluster has sharded pub/sub; not set before its discovery. `None` without a
-    /// cluster.
-    pub(crate) cluster: Option<Arc<OnceLock<bool>>>,
-}
-
-impl SubscriberCounts {
-    pub(crate) fn are_complete(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|is_sharded| is_sharded.get() == Some(&true))
-    }
-}
-
 /// The message count of a channel at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageCount(u64);

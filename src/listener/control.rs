@@ -13,13 +13,15 @@ pub(crate) struct Control {
     /// The node of the listener; `None` for the listener without one.
     node: Option<u32>,
     name: Arc<str>,
+    /// Whether the channel is a shard channel.
+    is_sharded: bool,
     /// Whether no caller of this process needs the connection. It then gets few heartbeats.
     is_quiet: AtomicBool,
 }
 
 impl Control {
-    pub(super) fn new(node: Option<u32>, name: Arc<str>) -> Control {
-        Control { node, name, is_quiet: AtomicBool::new(false) }
+    pub(super) fn new(node: Option<u32>, name: Arc<str>, is_sharded: bool) -> Control {
+        Control { node, name, is_sharded, is_quiet: AtomicBool::new(false) }
     }
 
     pub(super) fn node(&self) -> Option<u32> {
@@ -38,12 +40,14 @@ impl Control {
         self.is_quiet.store(is_quiet, Ordering::Relaxed);
     }
 
-    /// Returns the command that publishes `payload` on the control channel.
+    /// Returns the command that publishes `payload` on the control channel. A node publishes to its
+    /// own listeners.
     fn publish(&self, payload: &str) -> Call {
         let (name, payload) = (self.name.as_bytes(), payload.as_bytes());
+        let verb: &[u8] = if self.is_sharded { b"SPUBLISH" } else { b"PUBLISH" };
         match self.node {
-            Some(_) => Call::on_key(b"SPUBLISH", name, &[payload]),
-            None => Call::command(&[b"PUBLISH", name, payload]),
+            Some(_) => Call::on_key(verb, name, &[payload]),
+            None => Call::command(&[verb, name, payload]),
         }
     }
 
@@ -119,7 +123,7 @@ mod tests {
     use super::*;
 
     fn control(node: Option<u32>) -> Arc<Control> {
-        Arc::new(Control::new(node, "wake".into()))
+        Arc::new(Control::new(node, "wake".into(), false))
     }
 
     #[test]

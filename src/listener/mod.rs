@@ -1,7 +1,7 @@
 //! The listener: a thread that subscribes to channels and receives release messages and grants.
 //!
-//! A client has one listener, or, in a cluster with sharded pub/sub, one for each node that serves
-//! a channel with a waiting caller ([`shards`]). Imports `topology`, `connection` and the folders
+//! A client has one listener; in a cluster also one for each node that serves a channel with a
+//! waiting caller ([`listeners`]). Imports `topology`, `connection` and the folders
 //! below them; knows no locks. Read [`channels`] first, then this file (the thread), then
 //! `subscriber` (one connection).
 //!
@@ -28,18 +28,19 @@
 //! * After a broken connection it reconnects with growing, jittered pauses, which are those of the
 //!   server if the server is silent, and subscribes again to all channels with a waiting caller.
 //!   The confirmations wake these callers.
-//! * When the slot of a channel moves to another node, the listener drops the channel. Its callers
-//!   send another attempt, and the listener of the new node subscribes to it.
+//! * When the slot of a channel moves to another node, the listener drops the channel: at the
+//!   message of the server about a shard channel, otherwise at a heartbeat. Its callers send another
+//!   attempt, and the listener of the new node subscribes to it.
 
 pub(crate) mod channels;
 mod control;
+pub(crate) mod listeners;
 pub(crate) mod permit_queue;
-pub(crate) mod shards;
 mod subscriber;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -78,10 +79,10 @@ const CHANNELS_PER_COMMAND: usize = 128;
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerSettings {
     pub(crate) route: Route,
-    /// The node of this listener with sharded pub/sub; `None` otherwise.
-    pub(crate) shard: Option<Shard>,
-    /// Whether the nodes have listeners of their own for all channels of locks.
-    pub(crate) is_sharded: Arc<OnceLock<bool>>,
+    /// The cluster node of this listener; `None` for the listener without a node.
+    pub(crate) node: Option<ListenedNode>,
+    /// Whether other listeners, those of nodes, have all channels of locks.
+    pub(crate) without_locks: bool,
     pub(crate) timeouts: Timeouts,
     /// The name of the connection on the server (`CLIENT SETNAME`).
     pub(crate) name: String,
@@ -96,20 +97,27 @@ pub(crate) struct ListenerSettings {
 
 /// A cluster node with the channels of its slots.
 #[derive(Clone, Debug)]
-pub(crate) struct Shard {
-    pub(crate) node: u32,
+pub(crate) struct ListenedNode {
+    pub(crate) number: u32,
     pub(crate) cluster: Arc<Cluster>,
+    /// Whether the channels are shard channels.
+    pub(crate) is_sharded: bool,
 }
 
 impl ListenerSettings {
-    fn node(&self) -> Option<u32> {
-        self.shard.as_ref().map(|shard| shard.node)
+    fn node_number(&self) -> Option<u32> {
+        self.node.as_ref().map(|node| node.number)
+    }
+
+    /// Returns the node of this listener if its channels are shard channels.
+    fn shard(&self) -> Option<&ListenedNode> {
+        self.node.as_ref().filter(|node| node.is_sharded)
     }
 
     /// Returns the number under which the health of the listener's server is known.
     fn health_node(&self) -> u32 {
-        match (&self.route, &self.shard) {
-            (_, Some(shard)) => shard.node,
+        match (&self.route, &self.node) {
+            (_, Some(node)) => node.number,
             (Route::Node(_), None) => ServerHealths::ANY_NODE,
             (Route::To(_) | Route::Master(_), None) => 0,
         }
@@ -117,38 +125,36 @@ impl ListenerSettings {
 
     /// Returns whether this listener is responsible for the channel.
     fn covers(&self, channel: &str) -> bool {
-        match &self.shard {
-            Some(Shard { node, cluster }) => cluster.owner_of(channel.as_bytes()) == Some(*node),
-            None => self.is_sharded.get() != Some(&true),
+        match &self.node {
+            Some(node) => node.cluster.owner_of(channel.as_bytes()) == Some(node.number),
+            None => !self.without_locks,
         }
     }
 
     /// Returns whether callers wait for grants, which come to the listener without a node.
     fn awaits_grants(&self, channels: &Channels) -> bool {
-        self.shard.is_none() && channels.awaits_grants()
+        self.node.is_none() && channels.awaits_grants()
     }
 
-    /// Returns this listener's control channel, with sharded pub/sub in a slot of its node.
+    /// Returns this listener's control channel, for a listener of a node in a slot of the node.
     fn control_channel(&self) -> Result<Arc<str>> {
-        let Some(Shard { node, cluster }) = &self.shard else {
-            return Ok(Arc::clone(&self.control));
-        };
+        let Some(node) = &self.node else { return Ok(Arc::clone(&self.control)) };
         let prefix = self.control.replace(['{', '}'], "");
-        let channel = cluster.channel_on(*node, &prefix).map(Arc::from);
+        let channel = node.cluster.channel_on(node.number, &prefix).map(Arc::from);
         let no_slots = || Error::new(ErrorKind::Connection, "the node serves no slots any more");
         channel.ok_or_else(no_slots)
     }
 
     /// Returns the name of a pub/sub command, or of its sharded form with sharded pub/sub.
     fn command(&self, unsharded: &'static str) -> String {
-        format!("{}{unsharded}", if self.shard.is_some() { "S" } else { "" })
+        format!("{}{unsharded}", if self.shard().is_some() { "S" } else { "" })
     }
 
     /// Returns the largest number of channels in one command.
     ///
     /// One with sharded pub/sub, where all channels of a command must be in the same slot.
     fn channels_per_command(&self) -> usize {
-        if self.shard.is_some() { 1 } else { CHANNELS_PER_COMMAND }
+        if self.shard().is_some() { 1 } else { CHANNELS_PER_COMMAND }
     }
 }
 
@@ -207,7 +213,7 @@ impl Listener {
     /// A caller calls this after it has registered on its channel. Returns a message that the
     /// caller has to send: a quiet listener looks for waiting callers when it receives one.
     pub(crate) fn wake(self: &Arc<Listener>) -> Option<Call> {
-        match self.channels.rouse(self.settings.node()) {
+        match self.channels.rouse(self.settings.node_number()) {
             Rousing::NotConnected => {
                 self.wake_thread();
                 None

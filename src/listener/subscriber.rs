@@ -5,8 +5,9 @@
 //! 1. *Requested*: the subscription is sent. A confirmation leads to 2. Without a confirmation
 //!    within the response time-out, the connection is closed as broken. A redirect by a cluster
 //!    node drops the channel.
-//! 2. *Confirmed*: messages arrive. A linger time without a waiting caller leads to 3. The loss of
-//!    the slot drops the channel.
+//! 2. *Confirmed*: messages arrive. A linger time without a waiting caller leads to 3, and so does
+//!    the move of the slot to another node. A server ends the subscription of a shard channel when
+//!    it loses the slot, which drops the channel.
 //! 3. *Ending*: the end of the subscription is sent and has no reply yet. Sharded pub/sub needs
 //!    this state to tell the reply from the loss of a slot.
 
@@ -25,7 +26,7 @@ use crate::connection::{ReadLimit, Timeouts};
 use crate::error::{Error, ErrorKind, Redirect, Refusal, Result};
 use crate::listener::channels::{Channel, Channels, SubscriptionState};
 use crate::listener::control::Control;
-use crate::listener::{ListenerOrders, ListenerSettings, MAX_SILENCE, QUIET_SILENCE, Shard};
+use crate::listener::{ListenerOrders, ListenerSettings, MAX_SILENCE, QUIET_SILENCE};
 use crate::topology::route::{Generation, RoutedConnection};
 use crate::util::clock::{self, Moment};
 
@@ -78,7 +79,11 @@ impl<'a> Subscriber<'a> {
         let timeouts = Timeouts { response: MAX_SILENCE, ..settings.timeouts.without_replicas() };
         let RoutedConnection { conn, generation, .. } =
             settings.route.open(timeouts, &settings.name)?;
-        let control = Arc::new(Control::new(settings.node(), settings.control_channel()?));
+        let control = Arc::new(Control::new(
+            settings.node_number(),
+            settings.control_channel()?,
+            settings.shard().is_some(),
+        ));
         let now = clock::now();
         let mut subscriber = Subscriber {
             settings,
@@ -250,8 +255,8 @@ impl<'a> Subscriber<'a> {
                 "another node serves the control channel now",
             ));
         }
-        if let Some(Shard { cluster, .. }) = &self.settings.shard {
-            cluster.request_refresh();
+        if let Some(shard) = self.settings.shard() {
+            shard.cluster.request_refresh();
         }
         self.drop_channel(&channel);
         Ok(())
@@ -261,12 +266,12 @@ impl<'a> Subscriber<'a> {
     ///
     /// With sharded pub/sub the refusal belongs to the oldest request without a reply.
     fn on_refusal(&mut self, refusal: &Refusal) -> Result<()> {
-        match (&self.settings.shard, refusal.redirect(), self.requested.pop_front()) {
-            (Some(Shard { node, cluster }), Some(redirect), channel) => {
+        match (self.settings.shard(), refusal.redirect(), self.requested.pop_front()) {
+            (Some(shard), Some(redirect), channel) => {
                 if let Redirect::Moved(slot, address) = redirect {
-                    cluster.slot_moved(slot, &address, *node);
+                    shard.cluster.slot_moved(slot, &address, shard.number);
                 }
-                cluster.request_refresh();
+                shard.cluster.request_refresh();
                 // Without an open request, the node has refused the end of a subscription.
                 channel.into_iter().for_each(|channel| self.drop_channel(&channel));
                 Ok(())
@@ -300,7 +305,7 @@ impl<'a> Subscriber<'a> {
         }
         let requested_at = clock::now();
         for channel in channels {
-            if settings.shard.is_some() {
+            if settings.shard().is_some() {
                 self.requested.push_back(channel.name().into());
             }
             channel.set_subscription(SubscriptionState::Requested);
@@ -310,14 +315,20 @@ impl<'a> Subscriber<'a> {
         Ok(())
     }
 
-    /// Ends the subscriptions that no caller has used for the linger time.
+    /// Ends the subscriptions that no caller has used for the linger time, and those to channels
+    /// that another node serves: the former node does not count their subscribers at a release.
     fn end_unused(&mut self) -> Result<()> {
-        let now = clock::now();
-        let unused =
-            |subscription: &Subscription| subscription.channel.retire(now, self.settings.linger);
+        let (now, settings) = (clock::now(), self.settings);
+        let ends = |name: &str, channel: &Channel| {
+            let has_moved = settings.shard().is_none() && !settings.covers(name);
+            if has_moved {
+                channel.set_subscription(SubscriptionState::Unsubscribed);
+            }
+            has_moved || channel.retire(now, settings.linger)
+        };
         let ended: Vec<_> = self
             .subscriptions
-            .extract_if(|_, subscription| unused(subscription))
+            .extract_if(|name, subscription| ends(name, &subscription.channel))
             .map(|(name, _)| name)
             .collect();
         for chunk in ended.chunks(self.settings.channels_per_command()) {

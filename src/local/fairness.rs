@@ -23,9 +23,9 @@ const LONGEST_YIELD: Duration = Duration::from_millis(20);
 /// The yield for a kind without messages, whose callers poll.
 const SILENT_YIELD: Duration = Duration::from_millis(2);
 
-/// The length of a long run, in yields, if it is unknown whether other processes wait. So a tenth
-/// of the time is left to them.
-const UNKNOWN_RUN: u32 = 10;
+/// The length of a long run of a kind without messages, in yields: a tenth of the time is left to
+/// processes that may be waiting.
+const SILENT_RUN: u32 = 10;
 
 /// What the last release told about other processes that wait for the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +35,6 @@ pub(crate) enum Rivals {
     Absent,
     /// Its message reached another process.
     Listening,
-    /// The server does not know which processes its message reached.
-    Unknown,
     /// The kind has no messages: waiting processes poll.
     Polling,
 }
@@ -94,7 +92,7 @@ impl Rivals {
         match self {
             Rivals::Absent => None,
             Rivals::Listening => Some(YieldsTo::Listeners),
-            Rivals::Unknown | Rivals::Polling => Some(YieldsTo::Anybody),
+            Rivals::Polling => Some(YieldsTo::Anybody),
         }
     }
 }
@@ -161,8 +159,8 @@ impl Fairness {
 impl Run {
     fn is_long(&self, now: Moment, bounds: &HandoffBounds, rivals: Rivals) -> bool {
         let yield_time = self.yield_time(rivals);
-        if rivals != Rivals::Listening {
-            return self.since + UNKNOWN_RUN * yield_time <= now;
+        if rivals == Rivals::Polling {
+            return self.since + SILENT_RUN * yield_time <= now;
         }
         let used_up = bounds.max_handoffs > 0 && self.holds > bounds.max_handoffs;
         used_up || self.since + yield_time <= now
@@ -247,19 +245,8 @@ mod tests {
             fairness.yield_until(at(20_000), &bounds(0), YieldsTo::Anybody),
             Some(at(21_000))
         );
-    }
-
-    #[test]
-    fn if_nobody_knows_the_listeners_a_tenth_of_the_time_is_left_to_others() {
-        let mut fairness = Fairness::default();
-        fairness.release_answered(Rivals::Unknown);
-        assert_eq!(fairness.take(at(0), ROUND_TRIP), None);
-        assert_eq!(fairness.take(at(4900), ROUND_TRIP), None);
-        let listeners = fairness.yield_until(at(5000), &bounds(0), YieldsTo::Listeners);
+        let listeners = fairness.yield_until(at(20_001), &bounds(0), YieldsTo::Listeners);
         assert_eq!(listeners, None, "a call that does not wait takes a free lock");
-        assert_eq!(fairness.take(at(5000), ROUND_TRIP), Some(at(5400)));
-        let listeners = fairness.yield_until(at(5001), &bounds(0), YieldsTo::Listeners);
-        assert_eq!(listeners, None, "also during the yield of another call");
     }
 
     #[test]

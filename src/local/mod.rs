@@ -45,7 +45,7 @@ use crate::command::owner::{Holder, Owner, ThreadId};
 use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
-use crate::listener::channels::{Channel, Channels, SubscriberCounts};
+use crate::listener::channels::{Channel, Channels};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus, HoldTerms};
 use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
@@ -67,7 +67,6 @@ pub(crate) struct Local {
     name: Name,
     events: EventSink,
     bounds: HandoffBounds,
-    counts: SubscriberCounts,
     channel: OnceLock<Arc<Channel>>,
     rw_channel: OnceLock<Arc<Channel>>,
     permits_channel: OnceLock<Arc<Channel>>,
@@ -117,17 +116,11 @@ impl fmt::Debug for Local {
 impl RefUnwindSafe for Local {}
 
 impl Local {
-    pub(crate) fn new(
-        name: Name,
-        events: EventSink,
-        bounds: HandoffBounds,
-        counts: SubscriberCounts,
-    ) -> Local {
+    pub(crate) fn new(name: Name, events: EventSink, bounds: HandoffBounds) -> Local {
         Local {
             name,
             events,
             bounds,
-            counts,
             channel: OnceLock::new(),
             rw_channel: OnceLock::new(),
             permits_channel: OnceLock::new(),

@@ -96,20 +96,11 @@ impl Local {
         state.unanswered.retain(|release| release.hold != hold.id());
     }
 
-    /// Returns the number of subscribers that received the message of a release, if it is known.
-    ///
-    /// A node of a cluster without sharded pub/sub counts only its own subscribers.
-    pub(crate) fn subscribers(&self, rules: &dyn KindRules, counted: u64) -> Option<u64> {
-        let has_message = !matches!(rules.listens_to(), ListensTo::Nothing | ListensTo::Grants);
-        (!has_message || self.counts.are_complete()).then_some(counted)
-    }
-
-    /// Notes the number of subscribers that received the message of a release; `None` if it is
-    /// unknown.
+    /// Notes the number of subscribers that received the message of a release.
     ///
     /// The listener of this process may be one of them. The release of a queue lock tells nothing:
     /// it may have granted the lock to a caller of this process.
-    pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: Option<u64>) {
+    pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: u64) {
         let listens = rules.listens_to();
         // Readers and named holders of this process that wait compete with each other and with the
         // head of its queue, so they count as others.
@@ -118,11 +109,10 @@ impl Local {
             channel.subscription() == SubscriptionState::Subscribed
                 && !(competes && channel.has_waiting_callers())
         };
-        let rivals = match (listens, subscribers) {
-            (ListensTo::Grants, _) => return,
-            (ListensTo::Nothing, _) => Rivals::Polling,
-            (_, None) => Rivals::Unknown,
-            (_, Some(subscribers)) => {
+        let rivals = match listens {
+            ListensTo::Grants => return,
+            ListensTo::Nothing => Rivals::Polling,
+            _ => {
                 let own = self.known_channel(listens).is_some_and(is_own);
                 let others = subscribers > u64::from(own);
                 if others { Rivals::Listening } else { Rivals::Absent }

@@ -24,7 +24,7 @@ use crate::command::call::{Call, ConnectionId};
 use crate::command::client_record::{self, ClientRecord, LIFETIME};
 use crate::command::reply::Reply;
 use crate::error::{Error, Result};
-use crate::listener::shards::Listeners;
+use crate::listener::listeners::Listeners;
 use crate::pool::Target;
 use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
 use crate::util::clock::{self, Moment};

@@ -58,7 +58,7 @@ use crate::connection::Timeouts;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
 use crate::listener::channels::Channels;
-use crate::listener::shards::Listeners;
+use crate::listener::listeners::Listeners;
 use crate::local::Local;
 use crate::pool::request::Failure;
 use crate::pool::router::Router;
@@ -433,8 +433,8 @@ mod tests {
         let listeners = Arc::new(Listeners::new(
             ListenerSettings {
                 route,
-                shard: None,
-                is_sharded: Arc::default(),
+                node: None,
+                without_locks: false,
                 timeouts: TIMEOUTS,
                 name: "test".to_owned(),
                 control: "test".into(),
@@ -450,7 +450,7 @@ mod tests {
 
     fn local() -> Arc<Local> {
         let name = Name::new("", "a".into()).expect("a good name");
-        Arc::new(Local::new(name, EventSink::default(), Default::default(), Default::default()))
+        Arc::new(Local::new(name, EventSink::default(), Default::default()))
     }
 
     /// A thread sets the timer of a fixed lease while another makes the hold renewed.

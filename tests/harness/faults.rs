@@ -350,8 +350,11 @@ pub struct Waiter {
 impl Waiter {
     /// Starts a waiter; blocks until the waiter is refused and subscribed.
     pub fn start(server: &Server, client: &Client, name: &str) -> Waiter {
+        let before = client.stats().contended();
         let waiter = Waiter::spawn(client, name);
         waiter.is_subscribed(server, name);
+        // The first request of the waiter itself may have subscribed.
+        eventually("the waiter is refused", || client.stats().contended() > before);
         waiter
     }
 

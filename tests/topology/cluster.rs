@@ -48,15 +48,11 @@ fn listeners(node: &Server, name: &str) -> usize {
     node.listeners(&channel(name))
 }
 
-/// Returns whether the lock's channel has one subscriber.
-///
-/// With sharded messages the subscriber must be at `node`, otherwise at any node.
+/// Returns whether the lock's channel has one subscriber at this node, and none elsewhere.
 fn is_subscribed_at(cluster: &Cluster, node: &Server, name: &str) -> bool {
     let running = cluster.nodes().iter().filter(|node| node.runs());
-    match automatic(cluster) {
-        Sharding::On => listeners(node, name) == 1,
-        _ => running.map(|node| listeners(node, name)).sum::<usize>() == 1,
-    }
+    let all = running.map(|node| listeners(node, name)).sum::<usize>();
+    (all, listeners(node, name)) == (1, 1)
 }
 
 /// Returns the channels with subscribers at this node, sharded or not.
@@ -120,7 +116,7 @@ impl Events for Releases {
     }
 }
 
-/// Without shard channels a node counts only its own subscribers, and the waiter may be at another.
+/// `PUBLISH` and `SPUBLISH` count the subscribers of one node.
 #[test]
 fn a_holder_in_a_loop_yields_to_waiters_on_every_node() {
     const TURNS: usize = 5;
@@ -139,12 +135,11 @@ fn a_holder_in_a_loop_yields_to_waiters_on_every_node() {
             };
             let passed = holds_during_waits(TURNS, take, wait);
             println!("{sharding:?}, node {node}: {passed} holds in {TURNS} waits");
-            // Without evidence a run is 5 ms. On a busy machine the waiter misses some yields.
+            // On a busy machine the waiter misses some yields.
             assert!(passed <= TURNS * 400, "{passed} holds in {TURNS} waits");
-            let known = if sharding == Sharding::Off { Sharding::Off } else { automatic(&cluster) };
-            let is_known = |heard_by: Option<u64>| heard_by.is_some();
-            let is_right = |heard_by| is_known(heard_by) == (known == Sharding::On);
-            assert!(releases.try_iter().all(is_right), "{sharding:?}");
+            let heard: Vec<_> = releases.try_iter().collect();
+            assert!(heard.contains(&Some(1)), "{sharding:?}: {heard:?}");
+            assert!(heard.iter().all(Option::is_some), "{sharding:?}");
         }
     }
 }
@@ -170,9 +165,7 @@ fn waiters_on_every_node_get_sharded_and_plain_messages() {
                     in_time("the waiter gets the message", waits).expect("a lock");
                 });
             }
-            if sharding == Sharding::On {
-                assert_eq!(listeners(&cluster.nodes()[node], &name), 1, "the subscription lingers");
-            }
+            assert_eq!(listeners(&cluster.nodes()[node], &name), 1, "the subscription lingers");
         }
         // A read-write lock has one channel for both sides.
         for node in 0..3 {
@@ -241,8 +234,14 @@ fn many_locks_on_all_nodes_are_renewed_by_slot() {
 
 #[test]
 fn a_hold_and_its_waiter_move_with_the_slot() {
+    for sharding in [Sharding::Auto, Sharding::Off] {
+        a_hold_and_its_waiter_move(sharding);
+    }
+}
+
+fn a_hold_and_its_waiter_move(sharding: Sharding) {
     let cluster = Cluster::start(3, 0);
-    let quiet = || builder(&cluster).poll_interval(MINUTE * 10);
+    let quiet = || builder(&cluster).sharding(sharding).poll_interval(MINUTE * 10);
     let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("the cluster is well"));
     let name = name_on(&cluster, 0);
     let (slot, target) = (cluster.slot_of(&name), &cluster.nodes()[1]);

@@ -29,7 +29,7 @@ fn base(sent: Moment, token_bound: u64) -> GrantBase {
 
 fn local() -> Local {
     let name = Name::new("", "a".into()).expect("a good name");
-    Local::new(name, EventSink::default(), Default::default(), Default::default())
+    Local::new(name, EventSink::default(), Default::default())
 }
 
 /// Returns a lock for which a caller waits, whose first acquire was sent at zero seconds.

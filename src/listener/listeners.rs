@@ -1,7 +1,9 @@
-//! All listeners of one client: one, or one for each cluster node with sharded pub/sub.
+//! All listeners of one client: one, and in a cluster one more for each node.
 //!
-//! With sharded pub/sub, a node gets a listener when a caller waits on a channel that the node
-//! serves. The listener ends after a topology change that leaves the node without slots.
+//! A node gets a listener when a caller waits on a channel that the node serves. The listener ends
+//! after a topology change that leaves the node without slots. The node of a channel's slot runs the
+//! releases of its locks. `PUBLISH` and `SPUBLISH` count the subscribers of one node, so this node
+//! knows whether another process waits. Redisson listens there too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -9,7 +11,7 @@ use std::thread::JoinHandle;
 
 use crate::command::call::Call;
 use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
-use crate::listener::{Listener, ListenerSettings, Shard};
+use crate::listener::{ListenedNode, Listener, ListenerSettings};
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
 use crate::util::sync::Mutex;
@@ -18,19 +20,19 @@ use crate::util::sync::Mutex;
 #[derive(Debug)]
 pub(crate) struct Listeners {
     channels: Arc<Channels>,
-    /// The listener of all channels; with sharded pub/sub only for requests and grants.
+    /// The listener of all channels; in a cluster only for requests and grants.
     single: Arc<Listener>,
     /// The listeners of the nodes, in a cluster.
     per_node: Option<NodeListeners>,
 }
 
-/// The listeners of a cluster with sharded pub/sub, one per node.
+/// The listeners of the nodes of a cluster.
 #[derive(Debug)]
 struct NodeListeners {
     cluster: Arc<Cluster>,
     /// Whether the cluster uses sharded pub/sub; empty before the first contact.
     is_sharded: Arc<OnceLock<bool>>,
-    /// The settings of each listener, except route, shard and name.
+    /// The settings of each listener, except route, node and name.
     settings: ListenerSettings,
     channels: Arc<Channels>,
     /// The listeners by node.
@@ -40,8 +42,8 @@ struct NodeListeners {
 impl Listeners {
     /// Creates the listeners without starting a thread.
     ///
-    /// A cluster comes with a cell that tells whether it uses sharded pub/sub. If so, each node has
-    /// its own listener, with these settings except route, shard and name.
+    /// A cluster comes with a cell that tells whether it uses sharded pub/sub. Each of its nodes has
+    /// its own listener, with these settings except route, node and name.
     pub(crate) fn new(
         settings: ListenerSettings,
         channels: Arc<Channels>,
@@ -54,21 +56,14 @@ impl Listeners {
             channels: Arc::clone(&channels),
             listeners: Mutex::default(),
         });
-        let is_sharded = per_node.as_ref().map(|nodes| Arc::clone(&nodes.is_sharded));
-        let is_sharded = is_sharded.unwrap_or_default();
-        let settings = ListenerSettings { is_sharded, ..settings };
+        let settings = ListenerSettings { without_locks: per_node.is_some(), ..settings };
         let single = Arc::new(Listener::new(settings, Arc::clone(&channels)));
         Listeners { channels, single, per_node }
     }
 
-    /// Returns the listeners of the nodes, if the cluster uses sharded pub/sub.
-    fn node_listeners(&self) -> Option<&NodeListeners> {
-        self.per_node.as_ref().filter(|nodes| nodes.is_sharded.get() == Some(&true))
-    }
-
     /// Connects the listener without a node, and keeps it connected for questions.
     ///
-    /// With sharded pub/sub it has no subscriptions to channels of locks. Does not block.
+    /// In a cluster it has no subscriptions to channels of locks. Does not block.
     pub(crate) fn stay_connected(&self) {
         self.single.stay_connected();
     }
@@ -87,9 +82,9 @@ impl Listeners {
 
     /// Returns the listener's session, if the acquire script can send it subscription requests.
     ///
-    /// `None` with sharded pub/sub, where a script reaches only channels of its own slot.
+    /// `None` in a cluster, where a script reaches only shard channels of its own slot.
     pub(crate) fn session(&self) -> Option<ListenerSession> {
-        match self.node_listeners() {
+        match self.per_node {
             None => self.channels.session(),
             Some(_) => None,
         }
@@ -100,7 +95,7 @@ impl Listeners {
     /// A caller calls this after it has registered on the channel. Returns the message to send to a
     /// listener that the acquire script could not tell.
     pub(crate) fn listen_to(&self, channel: &Channel) -> Option<Call> {
-        match self.node_listeners() {
+        match &self.per_node {
             None => self.single.wake(),
             Some(nodes) => {
                 let node = nodes.node_of(channel)?;
@@ -116,7 +111,7 @@ impl Listeners {
     ///
     /// `None` if the channel has one, or if its listener is not connected.
     pub(crate) fn subscription_request(&self, channel: &Channel) -> Option<Call> {
-        match self.node_listeners() {
+        match &self.per_node {
             None => self.request_to(None, channel),
             Some(nodes) => self.request_to(Some(nodes.node_of(channel)?), channel),
         }
@@ -130,7 +125,7 @@ impl Listeners {
 
     /// Stops the listeners of nodes that serve no slots. Does not block.
     pub(crate) fn leave_old_nodes(&self) {
-        if let Some(nodes) = self.node_listeners() {
+        if let Some(nodes) = &self.per_node {
             nodes.leave_old_nodes();
         }
     }
@@ -159,9 +154,10 @@ impl NodeListeners {
             return Some(Arc::clone(listener));
         }
         let route = Route::To(cluster.address(node)?);
-        let shard = Some(Shard { node, cluster: Arc::clone(cluster) });
+        let (cluster, is_sharded) = (Arc::clone(cluster), self.is_sharded.get() == Some(&true));
+        let listened = Some(ListenedNode { number: node, cluster, is_sharded });
         let name = format!("{}.{node}", settings.name);
-        let settings = ListenerSettings { route, shard, name, ..settings.clone() };
+        let settings = ListenerSettings { route, node: listened, name, ..settings.clone() };
         let listener = Arc::new(Listener::new(settings, Arc::clone(&self.channels)));
         listeners.insert(node, Arc::clone(&listener));
         Some(listener)
