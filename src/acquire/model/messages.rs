@@ -72,12 +72,7 @@ impl Process {
         let name = Name::new("", "model".into()).expect("a good name");
         Arc::new(Process {
             server: Arc::clone(server),
-            local: Local::new(
-                name,
-                EventSink::default(),
-                HandoffBounds::default(),
-                Default::default(),
-            ),
+            local: Local::new(name, EventSink::default(), HandoffBounds::default()),
             channels,
             listener,
             idle_listener,

@@ -163,7 +163,7 @@ impl World {
         let channel = Channels::default().channel(name.channel());
         channel.set_subscription(SubscriptionState::Subscribed);
         Arc::new(World {
-            local: Local::new(name, sink, bounds, Default::default()),
+            local: Local::new(name, sink, bounds),
             events,
             channel,
             server: Mutex::default(),
