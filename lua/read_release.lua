@@ -15,12 +15,15 @@ local function longest_of(fields)
   local longest, expired = 0, {}
   for at = 1, #fields, 2 do
     local reader, count, lease = fields[at], tonumber(fields[at + 1]) or 0, 0
-    for number = 1, reader ~= owner and count or 0 do
-      lease = math.max(lease, redis.call('pttl', prefix .. reader .. ':rwlock_timeout:' .. number))
-    end
-    longest = math.max(longest, lease)
-    if lease == 0 and is_owner_field(reader, fields[at + 1]) then
-      expired[#expired + 1] = reader
+    if reader ~= owner and reader ~= 'mode' then
+      for number = 1, count do
+        local left = redis.call('pttl', prefix .. reader .. ':rwlock_timeout:' .. number)
+        lease = math.max(lease, left)
+      end
+      longest = math.max(longest, lease)
+      if lease == 0 and is_owner_field(reader, fields[at + 1]) then
+        expired[#expired + 1] = reader
+      end
     end
   end
   return longest, expired
@@ -42,31 +45,31 @@ if redis.call('hget', lock, 'mode') ~= 'read' then
 end
 -- All reads precede the first write: while the slot migrates, a time-out key may already be on the
 -- other server, which fails the read.
-local left, own = redis.call('pttl', lock), redis.call('pttl', timeout_key)
-local is_sample = redis.call('hlen', lock) > some
-local fields = redis.call('hrandfield', lock, some, 'withvalues')
-local longest, expired = longest_of(fields)
+local are_many = redis.call('hlen', lock) > some
 -- The lock keeps its expiry if another hold determines it, or if it is at most twice as far away as
 -- the longest lease among some readers. Else a release would read each reader.
-if is_sample and left > 0 and longest > 0 and (own < left or 2 * longest >= left) then
-  leave()
-  return 0
+if are_many then
+  local left, own = redis.call('pttl', lock), redis.call('pttl', timeout_key)
+  local longest = longest_of(redis.call('hrandfield', lock, some, 'withvalues'))
+  if left > 0 and longest > 0 and (own < left or 2 * longest >= left) then
+    leave()
+    return 0
+  end
 end
 -- The lock keeps the longest lease of the remaining readers.
-if is_sample then
-  fields = redis.call('hgetall', lock)
-  longest, expired = longest_of(fields)
-end
+local fields = redis.call('hgetall', lock)
+local longest, expired = longest_of(fields)
 leave()
 if longest > 0 then
   redis.call('pexpire', lock, longest)
   -- Else the next release would read them again.
-  for _, reader in ipairs(is_sample and expired or {}) do
+  for _, reader in ipairs(are_many and expired or {}) do
     redis.call('hdel', lock, reader)
   end
   return 0
 end
-if is_lock(fields) then
+-- With the owner and the mode alone the hash is a lock.
+if #fields == 4 or is_lock(fields) then
   redis.call('del', lock)
 end
 return redis.call('publish', channel, message)

@@ -103,8 +103,12 @@ impl Local {
     pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: u64) {
         let listens = rules.listens_to();
         // Readers and named holders of this process that wait compete with each other and with the
-        // head of its queue, so they count as others.
-        let competes = listens == ListensTo::ReadWrite || rules.queueing() == Queueing::None;
+        // head of its queue, so they count as others. Callers for permits have a queue.
+        let competes = match listens {
+            ListensTo::Permits => false,
+            ListensTo::ReadWrite => true,
+            _ => rules.queueing() == Queueing::None,
+        };
         let is_own = |channel: &Arc<Channel>| {
             channel.subscription() == SubscriptionState::Subscribed
                 && !(competes && channel.has_waiting_callers())
