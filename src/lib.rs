@@ -197,9 +197,10 @@
 //!
 //! One line at level warn tells that a server does not answer, or refuses commands with a code, and
 //! how many leases, awaited locks and background requests are affected. The attempts that follow
-//! have no lines of their own. One line at level info tells the end, with the duration. An outage
-//! that affects nothing has no line: a call that fails returns its error. Each failed renewal is an
-//! event ([`Events::renewal_failed`]).
+//! have no lines of their own. One line at level info tells the end, with the duration: the server
+//! answers, or has refused no repeated command for 5 s. An outage that affects nothing has no line:
+//! a call that fails returns its error. Each failed renewal is an event
+//! ([`Events::renewal_failed`]).
 //!
 //! Each line also has key-values for structured loggers: facts of its text, and other facts.
 //!

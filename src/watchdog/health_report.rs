@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Watchdog;
 use crate::error::Error;
-use crate::topology::health::{HealthNews, ServerHealths};
+use crate::topology::health::{HealthNews, STABLE, ServerHealths};
 use crate::util::clock;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -69,11 +69,19 @@ fn log_trouble(affected: &Affected, error: &Error) {
 }
 
 fn log_end(error: &Error, lasted: Duration) {
-    let state = if error.is_server() { "takes the commands" } else { "answers" };
-    log::info!(
-        logger: LINES, target: log_target::CONNECTION, server = error.server();
-        "{} {state} again after {lasted:.1?}", server_of(error)
-    );
+    let server = server_of(error);
+    if error.is_server() {
+        // Nothing may have asked since, so this is no proof that the server takes commands.
+        log::info!(
+            logger: LINES, target: log_target::CONNECTION, server = error.server();
+            "{server} has refused no repeated command for {STABLE:?}, after {lasted:.1?} of refusals"
+        );
+    } else {
+        log::info!(
+            logger: LINES, target: log_target::CONNECTION, server = error.server();
+            "{server} answers again after {lasted:.1?}"
+        );
+    }
 }
 
 fn server_of(error: &Error) -> &str {
