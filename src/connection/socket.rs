@@ -1,7 +1,8 @@
 //! TCP and Unix sockets. The only file that makes system calls on sockets.
 //!
 //! Reads and writes happen in *steps*, see [`Socket::begin_step`]. The first read and the first
-//! write of a step are always tried; later ones fail with `WouldBlock` when the step is over.
+//! write of a step are always tried; later ones fail with `WouldBlock` when the step is over. A
+//! signal prolongs no step: what a signal interrupts goes on for the rest of the step.
 //!
 //! A sandbox may refuse to set options. A connection works without each of them.
 
@@ -29,6 +30,9 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The shortest time-out of a system call. Zero would mean no time-out.
 const SHORTEST: Duration = Duration::from_millis(1);
+
+/// The pause between two attempts to connect to a Unix socket whose server has a full backlog.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// An open socket.
 pub(super) struct Socket {
@@ -72,10 +76,26 @@ impl Socket {
 
     /// Connects to a Unix socket. Blocks for at most `span` while the server's backlog is full.
     pub(super) fn unix(path: &Path, span: Duration) -> io::Result<Socket> {
-        let socket = platform::unix_socket()?;
-        is_set("SO_SNDTIMEO", sockopt::set_socket_timeout(&socket, Timeout::Send, Some(span)));
-        net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Socket::new(SocketStream::Unix(UnixStream::from(socket))))
+        let address = SocketAddrUnix::new(path)?;
+        let stream = UnixStream::from(platform::unix_socket()?);
+        let end = clock::now() + span;
+        // A blocking attempt ends with any signal, and has no limit if options are refused.
+        stream.set_nonblocking(true)?;
+        loop {
+            match net::connect(&stream, &address) {
+                Ok(()) => break,
+                Err(Errno::AGAIN) => {
+                    let left = clock::now().until(end);
+                    if left.is_zero() {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    clock::pause(left.min(PAUSE));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        stream.set_nonblocking(false)?;
+        Ok(Socket::new(SocketStream::Unix(stream)))
     }
 
     fn new(stream: SocketStream) -> Socket {
@@ -111,20 +131,24 @@ impl Socket {
 
     /// Blocks until the system takes bytes, or until the end of the step.
     pub(super) fn wait_to_write(&self) -> io::Result<()> {
-        let left = clock::now().until(self.step_end);
-        if left.is_zero() {
+        if self.step_end <= clock::now() {
             // The next write would fail even if the system took bytes.
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.poll(PollFlags::OUT, left)
+        self.poll(PollFlags::OUT)
     }
 
-    fn poll(&self, flags: PollFlags, span: Duration) -> io::Result<()> {
-        let span = Timespec::try_from(span).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(self, flags)], Some(&span)) {
-            Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+    /// Blocks until the socket is ready. Fails with `WouldBlock` at the end of the step.
+    fn poll(&self, flags: PollFlags) -> io::Result<()> {
+        loop {
+            let left = clock::now().until(self.step_end);
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(self, flags)], Some(&left)) {
+                Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
@@ -151,16 +175,18 @@ impl Read for Socket {
         if self.has_read && self.step_end <= clock::now() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
+        let mut needs_poll = self.needs_poll;
         loop {
-            if self.needs_poll {
-                self.poll(PollFlags::IN, clock::now().until(self.step_end))?;
+            if needs_poll {
+                self.poll(PollFlags::IN)?;
             }
             let read = match &mut self.stream {
                 SocketStream::Tcp(stream) => stream.read(buffer),
                 SocketStream::Unix(stream) => stream.read(buffer),
             };
             match read {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The time-out of the next read would begin anew.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => needs_poll = true,
                 read => {
                     self.has_read = true;
                     return read;

@@ -10,6 +10,7 @@
 
 use std::ops::Add;
 use std::sync::OnceLock;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_gettime_dynamic};
@@ -76,6 +77,11 @@ impl From<Timespec> for Moment {
 /// Returns the current moment. No system call on Linux: the kernel maps the clock into the process.
 pub(crate) fn now() -> Moment {
     now_of(boot_time, monotonic_time, &SUSPENDED)
+}
+
+/// Blocks for `span`, also if signals arrive.
+pub(crate) fn pause(span: Duration) {
+    thread::sleep(span);
 }
 
 /// Returns whether moments count the time for which the machine is suspended.

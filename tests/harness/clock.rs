@@ -1,5 +1,5 @@
 //! Preloaded libraries: clocks that a test moves, those of servers and those of clients in child
-//! processes, and a sandbox that refuses system calls.
+//! processes, a sandbox that refuses system calls, and a storm of signals.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -61,8 +61,23 @@ impl BootClock {
 
 /// Returns the environment variable that has a process refused some system calls.
 pub fn refusals() -> (&'static str, String) {
-    let library = library("refusals").to_str().expect("the path is UTF-8").to_owned();
-    ("LD_PRELOAD", library)
+    preloading(&["refusals"])
+}
+
+/// Returns the environment variable that sends signals to all threads of a process, again and
+/// again.
+pub fn signals() -> (&'static str, String) {
+    preloading(&["signals"])
+}
+
+/// Returns the variable for both, [`refusals`] and [`signals`].
+pub fn refusals_and_signals() -> (&'static str, String) {
+    preloading(&["refusals", "signals"])
+}
+
+fn preloading(names: &[&str]) -> (&'static str, String) {
+    let paths = names.iter().map(|name| library(name).to_str().expect("UTF-8").to_owned());
+    ("LD_PRELOAD", paths.collect::<Vec<_>>().join(":"))
 }
 
 fn folder() -> TempDir {
@@ -75,7 +90,9 @@ fn library(name: &str) -> PathBuf {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let folder = folder();
-        ["clock", "boot_clock", "refusals"].iter().for_each(|name| compile(folder.path(), name));
+        ["clock", "boot_clock", "refusals", "signals"]
+            .iter()
+            .for_each(|name| compile(folder.path(), name));
         folder
     });
     folder.path().join(name).with_extension("so")

@@ -12,7 +12,8 @@
 //! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, its configuration, questions to it |
 //! | `ports.rs` | free ports for servers |
 //! | `gate.rs` | the proxies in front of a server |
-//! | `clock.rs`, `clock.c`, `boot_clock.c`, `refusals.c` | clocks of servers and clients that a test moves; a sandbox |
+//! | `clock.rs`, `clock.c`, `boot_clock.c` | clocks of servers and clients that a test moves |
+//! | `refusals.c`, `signals.c` | a sandbox; a storm of signals |
 //! | `replicated.rs` | a master with replicas and sentinels |
 //! | `cluster.rs`, `nodes.rs` | a cluster, and the output of `CLUSTER NODES` |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
@@ -69,7 +70,7 @@ pub mod turns;
 pub mod wait;
 mod watcher;
 
-pub use clock::{BootClock, refusals};
+pub use clock::{BootClock, refusals, refusals_and_signals, signals};
 pub use cluster::Cluster;
 pub use config::Config;
 pub use impostor::Impostor;

@@ -2,11 +2,13 @@
 
 use std::process::Command;
 
-use rustix::process::geteuid;
+use rustix::process::{Signal, geteuid};
 
-use crate::command::PROGRAM;
+use crate::command::{PROGRAM, leasehold};
 use crate::harness::replicated::MASTER;
-use crate::harness::{Replicated, Server, exists, refusals};
+use crate::harness::{
+    Direction, Flow, Proxy, Replicated, Server, exists, refusals, refusals_and_signals,
+};
 use crate::program::{Running, run};
 use crate::terminal::Terminal;
 
@@ -32,6 +34,21 @@ fn a_command_runs_without_its_terminal() {
     terminal.wait_for_text("the system refuses to give the terminal");
     terminal.wait_for_text("it runs");
     assert_eq!(terminal.wait().code(), Some(4));
+}
+
+/// Reads have no time-out of the system, and signals interrupt them.
+#[test]
+fn a_signal_ends_the_wait_for_a_reply() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    proxy.on_request(b"silent", Direction::Replies, Flow::Swallow);
+    let mut command = leasehold();
+    let (name, library) = refusals_and_signals();
+    command.env(name, library).args(["run", "--url", &proxy.url(), "silent", "--", "true"]);
+    let running = Running::start(command);
+    proxy.wait_until("no reply arrives", |stats| stats.replies.swallowed > 0);
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code(), 143);
 }
 
 /// Each limit leaves room for one thread more than the limit before. Without room for the thread that
