@@ -42,7 +42,7 @@ impl WaitLoop<'_> {
         self.register_for_grants(generation);
         self.begin_question();
         if self.schedule.was_refused()
-            && let Some(error) = self.call.pause_error()
+            && let Some(error) = self.context().pause_error()
         {
             return self.failed(error).map(|()| None);
         }

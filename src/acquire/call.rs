@@ -219,14 +219,6 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Returns the error of a server that pauses after a failure.
-    ///
-    /// A call that repeats its attempts sends none during the pause, so that many calls that wait
-    /// for one server send few attempts.
-    pub(crate) fn pause_error(&self) -> Option<Error> {
-        self.context.health().paused_error(clock::now())
-    }
-
     /// Returns the limit of the wait for a reply.
     ///
     /// The wait ends at the first of: the response time-out, the grace after `return_by`, the close

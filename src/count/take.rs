@@ -38,10 +38,13 @@ impl CountCall<'_> {
 }
 
 impl CountQuestion for TakeQuestion<'_> {
-    fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer> {
+    fn begin(&mut self) {
         if let Some(place) = &self.place {
             place.begin_question();
         }
+    }
+
+    fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer> {
         let reply = self.request.take(&call.limit())?;
         if let Some(place) = &self.place {
             place.end_question();

@@ -18,6 +18,9 @@ use crate::util::sync::Parker;
 
 /// The question that a waiting call repeats until the answer is yes.
 pub(super) trait CountQuestion {
+    /// Notes that the question is due, also if the pause of the server answers it.
+    fn begin(&mut self) {}
+
     /// Asks the server and returns whether the wait is over. One round trip.
     fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer>;
 
@@ -105,8 +108,9 @@ impl<Q: CountQuestion> CountWait<'_, Q> {
     /// Asks once; returns whether the wait is over.
     fn ask(&mut self) -> Result<bool> {
         self.schedule.before_attempt(self.question.channel_view());
-        let health = || self.call.context.health();
-        let paused = || health().paused_error(clock::now());
+        self.question.begin();
+        let context = self.call.context;
+        let paused = || context.pause_error();
         let answer = match self.schedule.was_refused().then(paused).flatten() {
             None => self.question.ask(self.call),
             Some(error) => Err(error),
@@ -114,7 +118,7 @@ impl<Q: CountQuestion> CountWait<'_, Q> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                let pause_end = |error: &Error| health().retry_at(clock::now(), error);
+                let pause_end = |error: &Error| context.health().retry_at(clock::now(), error);
                 return self.schedule.unanswered(error, pause_end).map(|()| false);
             }
         };

@@ -151,6 +151,11 @@ impl Pool {
         !self.connections.private.is_disconnected()
     }
 
+    /// Returns whether a shared connection is open.
+    pub(crate) fn has_open(&self) -> bool {
+        self.connections.shortest_open().is_some()
+    }
+
     /// Returns the error for which the private connection pauses before its next attempt.
     pub(crate) fn private_pause_error(&self) -> Option<Error> {
         self.connections.private.pause().error(clock::now())

@@ -155,6 +155,14 @@ impl Router {
         self.healths.of(self.node_of(key))
     }
 
+    /// Returns the error of the server of a key, if the server pauses and no connection to it is
+    /// open.
+    pub(crate) fn pause_error(&self, key: &str) -> Option<Error> {
+        let error = self.health_of(key).paused_error(clock::now())?;
+        let (pool, _) = self.nodes.place(Some(key.as_bytes()), Target::Any);
+        (!pool.has_open()).then_some(error)
+    }
+
     /// Ends the pauses of all servers, because others may have taken over.
     pub(crate) fn end_pauses(&self) {
         self.healths.end_pauses();

@@ -14,7 +14,9 @@
 //! is followed by a longer pause, and nothing that an answer sets off repeats itself without a
 //! pause.
 //!
-//! Connections report silence and replies. The watchdog logs each outage once, and its end.
+//! Connections report silence and replies. The watchdog logs each outage once, and its end when
+//! nothing has failed for [`STABLE`]: while some connections work and others cannot be made, a
+//! server has one outage for the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::util::clock::{Moment, doubled, jittered};
+use crate::util::clock::{self, Moment, doubled, jittered};
 use crate::util::sync::{Mutex, TIME_PASSES};
 
 /// The first and the longest pause.
@@ -32,7 +34,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The number of pauses without trouble after which the pauses start again.
 const CALM: u32 = 10;
 
-/// The time without a refusal, or with one connection of a listener, that ends the trouble.
+/// The time without a failure that ends an outage for the log, and a refusal; the time with one
+/// connection of a listener that ends its failures.
 pub(crate) const STABLE: Duration = Duration::from_secs(5);
 
 /// Pauses between attempts that grow while the attempts fail.
@@ -116,8 +119,12 @@ pub(crate) struct ServerHealth {
 /// One way in which a server is in trouble.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// When the present outage began.
+    /// When the present outage began, until the log may have its end.
     since: Option<Moment>,
+    /// When the outage ended, if nothing has failed since.
+    over: Option<Moment>,
+    /// An answer that came too soon after the last end of an outage to end this one.
+    early_answer: Option<Moment>,
     /// The error of the last failure.
     error: Option<Error>,
     last_failure: Moment,
@@ -125,8 +132,6 @@ struct Trouble {
     pause: GrowingPause,
     /// The code of the refusal that was reported, or the empty text of a reported silence.
     told: Option<String>,
-    /// The length of an outage that was reported and whose end was not.
-    ended: Option<Duration>,
 }
 
 /// A change that the log has to tell.
@@ -140,38 +145,44 @@ pub(crate) enum HealthNews {
 
 impl Trouble {
     fn failed(&mut self, now: Moment, error: &Error) -> Moment {
-        if self.since.is_none() && self.last_end + self.pause.calm() < now {
+        let is_new = self.since.is_none() || self.over.is_some();
+        if is_new && self.last_end + self.pause.calm() < now {
             self.pause.count = 0;
         }
         self.since.get_or_insert(now);
+        (self.over, self.early_answer) = (None, None);
         self.error = Some(error.clone());
         self.last_failure = now;
         self.pause.begin(now)
     }
 
-    fn over(&mut self, end: Moment) {
-        let Some(since) = self.since.take() else { return };
-        self.pause.end = Moment::START;
-        self.last_end = end;
-        if self.told.take().is_some() {
-            self.ended = Some(since.until(end));
+    fn end(&mut self, end: Moment) {
+        if self.since.is_some() && self.over.is_none() {
+            self.pause.end = Moment::START;
+            self.last_end = end;
+            self.over = Some(end);
         }
     }
 
-    /// Returns news about the end of an outage, then about the present outage.
+    /// Returns news about the present outage, or about its end.
     ///
     /// Outages that affect nothing are no news.
-    fn news(&mut self, is_affected: bool) -> [Option<HealthNews>; 2] {
-        let error = self.error.clone();
-        let over = self.ended.take().zip(error.clone());
-        let over = over.map(|(lasted, error)| HealthNews::Over { error, lasted });
-        let code = error.as_ref().and_then(Error::code).unwrap_or_default();
-        let is_new = self.told.as_deref() != Some(code);
-        let error = error.clone().filter(|_| self.since.is_some() && is_new && is_affected);
-        if error.is_some() {
-            self.told = Some(code.to_owned());
+    fn news(&mut self, now: Moment, is_affected: impl FnOnce() -> bool) -> Option<HealthNews> {
+        let (error, since) = (self.error.clone()?, self.since?);
+        if let Some(end) = self.over {
+            if now <= self.last_failure + STABLE {
+                return None;
+            }
+            (self.since, self.over) = (None, None);
+            self.told.take()?;
+            return Some(HealthNews::Over { error, lasted: since.until(end) });
         }
-        [over, error.map(HealthNews::Trouble)]
+        let code = error.code().unwrap_or_default();
+        if self.told.as_deref() == Some(code) || !is_affected() {
+            return None;
+        }
+        self.told = Some(code.to_owned());
+        Some(HealthNews::Trouble(error))
     }
 }
 
@@ -192,23 +203,21 @@ impl ServerHealth {
         }
         let (mut silence, now) = (self.silence.lock(), now());
         if TIME_PASSES && now < silence.last_end + silence.pause.next_length() {
+            silence.early_answer = Some(now);
             return false;
         }
         self.is_silent.store(false, Ordering::Relaxed);
-        silence.over(now);
+        silence.end(now);
         true
     }
 
     /// Returns the moment for the next attempt after one that failed with this error.
     pub(crate) fn retry_at(&self, now: Moment, error: &Error) -> Moment {
-        if error.is_server() {
+        // A silent server has refused a connection, and no command.
+        if error.is_server() && !self.is_silent() {
             return self.refusal.lock().failed(now, error);
         }
-        let silence = self.silence.lock();
-        match now < silence.pause.end {
-            true => silence.pause.end,
-            false => now + jittered(silence.pause.next_length(), now.nanos()),
-        }
+        self.silence.lock().pause.attempted(now)
     }
 
     /// Returns the last error of a server that pauses because it was silent.
@@ -230,26 +239,35 @@ impl ServerHealth {
         self.silence.lock().error.clone()
     }
 
-    /// Ends the pause without an answer.
+    /// Ends the outage without an answer, until the next failure.
     pub(crate) fn end_pause(&self) {
-        self.silence.lock().pause = GrowingPause::default();
+        let mut silence = self.silence.lock();
+        self.is_silent.store(false, Ordering::Relaxed);
+        silence.end(clock::now());
+        silence.pause = GrowingPause::default();
     }
 
     /// Returns whether there may be news.
     pub(crate) fn may_have_news(&self) -> bool {
-        let has = |trouble: &Trouble| trouble.since.is_some() || trouble.ended.is_some();
-        has(&self.silence.lock()) || has(&self.refusal.lock())
+        self.silence.lock().since.is_some() || self.refusal.lock().since.is_some()
     }
 
     /// Returns the news since the last call; `is_affected` tells whether an outage matters.
-    pub(crate) fn news(&self, now: Moment, is_affected: bool) -> Vec<HealthNews> {
-        let silence = self.silence.lock().news(is_affected);
+    pub(crate) fn news(&self, now: Moment, is_affected: impl Fn() -> bool) -> Vec<HealthNews> {
+        let mut silence = self.silence.lock();
+        if let Some(answer) = silence.early_answer
+            && silence.last_end + silence.pause.next_length() <= now
+        {
+            self.is_silent.store(false, Ordering::Relaxed);
+            silence.end(answer);
+        }
+        let silence = silence.news(now, &is_affected);
         let mut refusal = self.refusal.lock();
         if refusal.last_failure + STABLE < now {
             let last = refusal.last_failure;
-            refusal.over(last);
+            refusal.end(last);
         }
-        silence.into_iter().chain(refusal.news(is_affected)).flatten().collect()
+        silence.into_iter().chain(refusal.news(now, is_affected)).collect()
     }
 }
 
@@ -294,7 +312,7 @@ mod tests {
     }
 
     fn told(health: &ServerHealth, now: Moment, is_affected: bool) -> Vec<String> {
-        let news = health.news(now, is_affected).into_iter();
+        let news = health.news(now, || is_affected).into_iter();
         news.map(|news| match news {
             HealthNews::Trouble(error) => error.code().unwrap_or("silent").to_owned(),
             HealthNews::Over { lasted, .. } => format!("over after {lasted:?}"),
@@ -311,8 +329,15 @@ mod tests {
         health.unanswered(START + SECOND, &Error::timeout());
         assert!(told(&health, START, true).is_empty(), "it is known");
         health.answered(|| START + 2 * SECOND);
-        assert_eq!(told(&health, START, true), ["over after 2s"]);
-        assert!(told(&health, START, true).is_empty());
+        let now = START + 3 * SECOND;
+        assert!(told(&health, now, true).is_empty());
+        // A connection cannot be made while others work.
+        health.unanswered(now, &Error::timeout());
+        assert!(told(&health, now, true).is_empty(), "it is known");
+        health.answered(|| now + SECOND);
+        assert!(told(&health, now + STABLE, true).is_empty());
+        assert_eq!(told(&health, now + STABLE + SECOND, true), ["over after 4s"]);
+        assert!(!health.may_have_news());
 
         let refused = |code| Error::refused(&Refusal::new(code, ""));
         let now = START + 60 * SECOND;

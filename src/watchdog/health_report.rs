@@ -1,5 +1,6 @@
 //! Log lines about outages: one when a server becomes silent or refuses commands, one at the end.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use super::Watchdog;
@@ -28,10 +29,12 @@ impl Watchdog {
             if !health.may_have_news() {
                 continue;
             }
-            let affected = self.affected(node);
-            for news in health.news(clock::now(), affected.is_any()) {
+            // Counts all holds, so only an outage that the log does not have asks for it.
+            let affected = OnceCell::new();
+            let affected = || affected.get_or_init(|| self.affected(node));
+            for news in health.news(clock::now(), || affected().is_any()) {
                 match news {
-                    HealthNews::Trouble(error) => log_trouble(&affected, &error),
+                    HealthNews::Trouble(error) => log_trouble(affected(), &error),
                     HealthNews::Over { error, lasted } => log_end(&error, lasted),
                 }
             }

@@ -200,14 +200,18 @@ impl Watchdog {
     }
 
     fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
-        let lag = watched.hold.renewal_due().until(sent);
-        self.series(watched).renewed(lag);
+        let due = watched.hold.renewal_due();
+        self.series(watched).renewed(due.until(sent));
         if !watched.hold.is_renewed(sent) {
             // The limit passed before the renewal was sent: the old deadline stands.
             watched.hold.note_possible_extension(now, self.settings.timeout);
             return self.set_renewal_timer(watched.clone());
         }
         match watched.hold.extend(sent, now, self.settings.timeout) {
+            // The hold has to be verified, and this reply may be older than the reason.
+            HoldStatus::Held if sent < due && due <= now => {
+                self.set_timer(watched.clone(), |_| now);
+            }
             HoldStatus::Held => self.set_renewal_timer(watched.clone()),
             HoldStatus::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
         }

@@ -126,6 +126,7 @@ impl Watchdog {
     pub(crate) fn verify(&self, local: &Arc<Local>) {
         let now = clock::now();
         for hold in local.holds().into_iter().filter(|hold| !hold.remaining(now).is_zero()) {
+            hold.set_renewal_due(now);
             self.set_timer(WatchedHold { local: Arc::clone(local), hold }, |_| now);
         }
     }

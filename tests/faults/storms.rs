@@ -5,13 +5,14 @@
 //! hold, caller or connection repeats its attempts for itself.
 
 use crate::fake_server::{
-    ACQUIRE, FakeServer, HELD, LogCheck, RENEW, default_reply, logged, name_of,
+    ACQUIRE, FakeServer, HELD, LogCheck, RELEASE, RENEW, default_reply, logged, name_of,
 };
 use crate::harness::faults::{Waiter, build, other};
+use crate::harness::nodes::slot;
 use crate::harness::{Impostor, Proxy, Server, eventually};
-use leasehold::{Builder, Client, Events, OwnedGuard, RenewalFailed};
-use std::sync::Arc;
+use leasehold::{Builder, Client, Events, OwnedGuard, RenewalFailed, Sharding};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -262,4 +263,93 @@ fn many_waiting_multi_locks_share_one_pause_while_their_servers_are_away() {
         let locks = clients.map(|client| client.lock(&name));
         leasehold::MultiLock::new(locks).try_lock_for(2 * LEASE)
     });
+}
+
+/// While some connections work and a new one cannot be made, the server has one outage.
+#[test]
+fn a_server_with_one_missing_connection_has_one_warning() {
+    let log_check = LogCheck::start();
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let (holder, client) = (other(&server), build(settings(&proxy.url())));
+    let held = client.lock("held").lock_owned().expect("free");
+    let theirs = holder.lock("awaited").lock_owned().expect("free");
+    let waiter = Waiter::start(&server, &client, "awaited");
+    proxy.refuse();
+    server.client_kill_type("pubsub");
+    // Answers of the open connections come between the attempts of the listener.
+    let before = proxy.stats().refused;
+    let lock = client.lock("busy");
+    let has_failed_often = || {
+        drop(lock.lock().expect("its connection is open"));
+        proxy.stats().refused >= before + 8
+    };
+    eventually("the listener has tried often", has_failed_often);
+    let address = proxy.addr().to_string();
+    let about = |level, text: &str| {
+        let lines = lines(level, &address).into_iter();
+        lines.filter(|line| line.contains(text)).count()
+    };
+    let told = (about("WARN", "does not answer"), about("INFO", "answers again"));
+    assert_eq!(told, (1, 0), "{:#?}", logged());
+    assert!(held.is_held());
+    theirs.unlock().expect("held");
+    // Neither a message nor a new connection: the poll asks on an open connection.
+    waiter.gets_it();
+    proxy.heal();
+    waiter.releases();
+    drop(log_check);
+}
+
+/// The error of a connection that cannot be made is no error of a call with an open connection.
+#[test]
+fn a_waiting_call_goes_on_with_its_connection_while_others_cannot_log_in() {
+    let server = Server::start();
+    server.ask::<()>(&["ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all"]);
+    let client = build(settings(&server.login_url("app", "old")));
+    let theirs = other(&server).lock("awaited").lock_owned().expect("free");
+    let held = client.lock("held").lock_owned().expect("free");
+    let waiter = Waiter::start(&server, &client, "awaited");
+    server.ask::<()>(&["ACL", "SETUSER", "app", "resetpass", ">new"]);
+    // The watchdog makes its connection for the first renewal.
+    all_are_lost(&[held]);
+    assert!(client.lock("free").try_lock().is_ok_and(|guard| guard.is_some()));
+    theirs.unlock().expect("held");
+    waiter.gets_it();
+    waiter.releases();
+}
+
+#[test]
+fn requests_that_a_node_always_redirects_are_repeated_with_a_growing_pause() {
+    const REQUESTS: usize = 20;
+    let (port, releases) = (Arc::<OnceLock<u16>>::default(), Arc::<AtomicUsize>::default());
+    let (its_port, count) = (Arc::clone(&port), Arc::clone(&releases));
+    let node = Impostor::answering(move |request| {
+        let port = its_port.get()?;
+        let name = name_of(request);
+        let reply = match name.as_str() {
+            "CLUSTER" if request[1] == "SLOTS" => {
+                let node = format!("*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
+                format!("*1\r\n*3\r\n:0\r\n:16383\r\n{node}")
+            }
+            "CLUSTER" => "$18\r\ncluster_state:ok\r\n\r\n".to_owned(),
+            "PUBSUB" => "*0\r\n".to_owned(),
+            RELEASE => {
+                count.fetch_add(1, Ordering::SeqCst);
+                format!("-MOVED {} 127.0.0.1:{port}\r\n", slot(&request[3]))
+            }
+            ACQUIRE => ":-2\r\n".to_owned(),
+            name => default_reply(name, request),
+        };
+        Some(reply.into_bytes())
+    });
+    port.set(node.addr().port()).expect("set once");
+    let settings = Client::builder().cluster([node.url()]).sharding(Sharding::Off);
+    let client = build(settings.announce(false).watchdog_timeout(2 * LEASE));
+    take(&client, REQUESTS).into_iter().for_each(drop);
+    thread::sleep(LEASE);
+    let releases = releases.load(Ordering::SeqCst);
+    eprintln!("{releases} releases");
+    // Each attempt follows a few redirects.
+    assert!((REQUESTS..=25 * REQUESTS).contains(&releases), "{releases} releases");
 }

@@ -5,6 +5,7 @@ mod harness;
 
 mod allocations;
 mod fork;
+mod idle;
 mod leftovers;
 mod limits;
 mod log_keys;

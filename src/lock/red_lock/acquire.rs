@@ -393,7 +393,7 @@ fn acquire_member(
         ..AcquireOptions::new(Patience::None)
     };
     let call = lock.acquire_call(&options)?;
-    if is_repeated && let Some(error) = call.pause_error() {
+    if is_repeated && let Some(error) = call.context.pause_error() {
         return Err(error);
     }
     match call.acquire() {
