@@ -121,9 +121,10 @@ impl Builder {
     /// - `rediss://...`: the same with TLS, needs the feature `tls`
     /// - `redis+unix:///path/to/socket[?db=database&user=user&pass=password]`
     ///
-    /// User and password are percent-encoded. A URL with any other part, such as another parameter
-    /// or a fragment, is an error of the build, since clients that use different databases do not
-    /// exclude each other. The server must be Redis 6.2 or newer, or Valkey.
+    /// User and password are percent-encoded, `%` itself as `%25`. A URL with any other part, such as
+    /// another parameter or a fragment, is an error of the build, since clients that use different
+    /// databases do not exclude each other. The host is a name in ASCII, or an address without a
+    /// zone. The server must be Redis 6.2 or newer, or Valkey.
     pub fn single(mut self, url: impl Into<String>) -> Builder {
         self.servers = Some(ServerUrls::Single(url.into()));
         self

@@ -4,8 +4,11 @@
 //! nobody. The texts never repeat a part of the URL: a sign that is not percent-encoded moves parts
 //! of a password into the host, the path, the parameters or the fragment.
 //!
-//! The redis crate decodes the user, the password, the host and the port. The path, the parameters
-//! and the fragment are read here, because the crate ignores what it does not know.
+//! The redis crate reads the host and the port. All else is read here: the crate ignores what it does
+//! not know, and decodes what is wrong or ambiguous without an error.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
@@ -21,13 +24,16 @@ pub(super) struct ServerUrl {
 }
 
 const FORMS: &str = "it must be redis://, rediss:// or redis+unix://, with a host or a path";
-const SIGNS: &str = "the signs # / ? and @ of a user or a password must be percent-encoded, as %23 \
-                     %2F %3F and %40";
+const SIGNS: &str = "the signs # / ? @ and % of a user or a password must be percent-encoded, as \
+                     %23 %2F %3F %40 and %25";
 const FRAGMENT: &str = "it must have no fragment; # in a user or a password is written %23";
 const CONTROL: &str = "it contains a control character";
 const NO_HOST: &str = "it has no host";
-const HOST: &str = "its host is neither a name nor an address of one server";
+const HOST: &str = "its host must be a name in ASCII or the address of one server, without a zone \
+                    and not percent-encoded";
 const PORT: &str = "its port must be a number from 1 to 65535";
+const PERCENT: &str =
+    "two hexadecimal digits must follow each sign %; the sign itself is written %25";
 const USER_INFO: &str = "its user or password is not UTF-8 after percent-decoding";
 const PATH: &str = "its path must be the number of a database, as in redis://host/2";
 const DATABASE: &str = "its parameter db must be the number of a database";
@@ -47,6 +53,9 @@ struct Parts<'a> {
     path: &'a str,
     parameters: &'a str,
 }
+
+/// The names and values behind `?`, in their raw form.
+struct Parameters<'a>(Vec<(&'a str, &'a str)>);
 
 impl ServerUrl {
     pub(super) fn parse(url: &str) -> Result<ServerUrl> {
@@ -84,16 +93,14 @@ fn read_tcp(parts: Parts<'_>, wants_tls: bool) -> Result<ServerUrl> {
     if [user_info, path, parameters].into_iter().any(is_unencoded) {
         return Err(refused(SIGNS));
     }
+    let login = read_user_info(user_info)?;
     check_address(address)?;
     // The redis crate is built without TLS, and refuses the schemes with TLS.
-    let info = format!("redis://{authority}").into_connection_info().map_err(|_| {
-        let is_address = format!("redis://{address}").into_connection_info().is_ok();
-        refused(if is_address { USER_INFO } else { HOST })
-    })?;
+    let info = format!("redis://{address}").into_connection_info().map_err(|_| refused(HOST))?;
     let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { return Err(refused(FORMS)) };
-    let database = read_database(read_path(path)?, read_parameters(parameters, &["db"])?)?;
-    let endpoint = Endpoint::Host(host, port);
-    Ok(ServerUrl { endpoint, wants_tls, login: login_of(&info), database })
+    let parameters = Parameters::read(parameters, &["db"], PARAMETERS)?;
+    let database = read_database(read_path(path)?, parameters.get("db"))?;
+    Ok(ServerUrl { endpoint: Endpoint::Host(host, port), wants_tls, login, database })
 }
 
 fn read_socket(parts: Parts<'_>) -> Result<ServerUrl> {
@@ -104,22 +111,40 @@ fn read_socket(parts: Parts<'_>) -> Result<ServerUrl> {
     if !matches!(authority, "" | "localhost") || path.trim_matches('/').is_empty() {
         return Err(refused(SOCKET_PATH));
     }
-    let database = read_parameters(parameters, &["db", "user", "pass"])?;
-    let database = read_database(None, database)?;
-    let url = format!("unix://{path}?{parameters}");
-    let info = url.into_connection_info().map_err(|_| refused(SOCKET_PATH))?;
-    let ConnectionAddr::Unix(path) = info.addr().clone() else { return Err(refused(FORMS)) };
-    let endpoint = Endpoint::Path(path);
-    Ok(ServerUrl { endpoint, wants_tls: false, login: login_of(&info), database })
+    let parameters = Parameters::read(parameters, &["db", "user", "pass"], SOCKET_PARAMETERS)?;
+    let database = read_database(None, parameters.get("db"))?;
+    let user = parameters.get("user").map(decoded_text).transpose()?;
+    let password = parameters.get("pass").map(decoded_text).transpose()?;
+    let endpoint = Endpoint::Path(OsString::from_vec(decoded(path)?).into());
+    Ok(ServerUrl { endpoint, wants_tls: false, login: Login { user, password }, database })
 }
 
-fn login_of(info: &redis::ConnectionInfo) -> Login {
-    let settings = info.redis_settings();
-    let user = settings.username().map(str::to_owned);
-    Login { user, password: settings.password().map(str::to_owned) }
+/// Reads `user:password`, of which each part may be missing.
+fn read_user_info(user_info: &str) -> Result<Login> {
+    let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
+    let text = |part: &str| (!part.is_empty()).then(|| decoded_text(part)).transpose();
+    Ok(Login { user: text(user)?, password: text(password)? })
 }
 
-/// Checks that there is a host, and that the port is one.
+/// Decodes a user or a password.
+fn decoded_text(text: &str) -> Result<String> {
+    String::from_utf8(decoded(text)?).map_err(|_| refused(USER_INFO))
+}
+
+/// Decodes `%` with two hexadecimal digits. All other signs stand for themselves, also `+`.
+fn decoded(text: &str) -> Result<Vec<u8>> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).filter(|it| it.bytes().all(|sign| sign.is_ascii_hexdigit()));
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.ok_or_else(|| refused(PERCENT))?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    Ok(bytes)
+}
+
+/// Checks that there is a host that the system finds as it is written, and that the port is one.
 fn check_address(address: &str) -> Result<()> {
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port),
@@ -127,6 +152,10 @@ fn check_address(address: &str) -> Result<()> {
     };
     if host.is_empty() {
         return Err(refused(NO_HOST));
+    }
+    // The redis crate would percent-encode other signs, and decode nothing.
+    if !host.is_ascii() || host.contains('%') {
+        return Err(refused(HOST));
     }
     let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
     if port.is_empty() || is_port { Ok(()) } else { Err(refused(PORT)) }
@@ -139,20 +168,23 @@ fn read_path(path: &str) -> Result<Option<u32>> {
     if path.is_empty() { Ok(None) } else { read_number(path, PATH).map(Some) }
 }
 
-/// Returns the value of the parameter `db`, if no parameter is unknown or repeated.
-fn read_parameters<'a>(parameters: &'a str, known: &[&str]) -> Result<Option<&'a str>> {
-    let reason = if known.len() == 1 { PARAMETERS } else { SOCKET_PARAMETERS };
-    let mut names = Vec::new();
-    let mut database = None;
-    for parameter in parameters.split('&').filter(|it| !it.is_empty()) {
-        let (name, value) = parameter.split_once('=').ok_or_else(|| refused(reason))?;
-        if !known.contains(&name) || names.contains(&name) {
-            return Err(refused(reason));
+impl<'a> Parameters<'a> {
+    /// Splits the text behind `?`. Refuses, for `reason`, unknown and repeated parameters.
+    fn read(text: &'a str, known: &[&str], reason: &'static str) -> Result<Parameters<'a>> {
+        let mut read = Parameters(Vec::new());
+        for parameter in text.split('&').filter(|it| !it.is_empty()) {
+            let (name, value) = parameter.split_once('=').ok_or_else(|| refused(reason))?;
+            if !known.contains(&name) || read.get(name).is_some() {
+                return Err(refused(reason));
+            }
+            read.0.push((name, value));
         }
-        names.push(name);
-        database = if name == "db" { Some(value) } else { database };
+        Ok(read)
     }
-    Ok(database)
+
+    fn get(&self, name: &str) -> Option<&'a str> {
+        self.0.iter().find(|(it, _)| *it == name).map(|(_, value)| *value)
+    }
 }
 
 fn read_database(path: Option<u32>, parameter: Option<&str>) -> Result<u32> {
@@ -222,6 +254,9 @@ mod tests {
             ("unix://localhost/run/r.sock?db=3", "/run/r.sock - - 3"),
             ("valkey+unix:///run/r%20s?pass=p%23%26&user=u&db=3", "/run/r s u p#& 3"),
             ("redis+unix:///run/@r.sock?pass=a@b", "/run/@r.sock - a@b 0"),
+            ("redis+unix:///run/r+s?user=u+v&pass=a+b", "/run/r+s u+v a+b 0"),
+            ("redis+unix:///run/../%C3%B6?pass=%2B%25%c3%b6ö", "/run/../ö - +%öö 0"),
+            ("redis://u+v:a+%2b%25ö@h", "h 6379 u+v a++%ö 0"),
         ] {
             assert_eq!(read(url), expected, "{url}");
         }
@@ -260,7 +295,30 @@ mod tests {
                 NO_HOST,
                 &["redis://", "redis://:secret@", "redis:///2", "redis://:6379/", "redis://?db=2"],
             ),
-            (HOST, &["redis://0.0.0.0/", "redis://[::]/", "redis://[secret]/", "redis://a b/"]),
+            (
+                HOST,
+                &[
+                    "redis://0.0.0.0/",
+                    "redis://[::]/",
+                    "redis://[secret]/",
+                    "redis://a b/",
+                    "redis://h%65llo",
+                    "redis://höst:6379",
+                    "redis://u:secret@[fe80::1%25eth0]:6379",
+                ],
+            ),
+            (
+                PERCENT,
+                &[
+                    "redis://u:secret%@h",
+                    "redis://u:secret%zz@h",
+                    "redis://secret%2:p@h",
+                    "redis://u:secret%+1@h",
+                    "redis://u:%ösecret@h",
+                    "redis+unix:///r?pass=secret%z1",
+                    "redis+unix:///r%2g?pass=secret",
+                ],
+            ),
             (
                 PORT,
                 &[
@@ -270,7 +328,10 @@ mod tests {
                     "redis://user:secret",
                 ],
             ),
-            (USER_INFO, &["redis://secret%ff@h", "redis://u:secret%c3@h/2"]),
+            (
+                USER_INFO,
+                &["redis://secret%ff@h", "redis://u:secret%c3@h/2", "unix:///r?pass=secret%ff"],
+            ),
             (
                 PATH,
                 &[

@@ -107,11 +107,11 @@ fn a_database_that_the_server_does_not_have_is_refused() {
 #[test]
 fn user_password_and_database_of_a_url_are_used_over_tcp_and_unix_sockets() -> Result<()> {
     let server = Server::start();
-    let password = ">p@s:s/w ö%d";
+    let password = ">p@s:s/w ö%d+e";
     server.ask::<()>(&["ACL", "SETUSER", "ann", "on", password, "~*", "&*", "+@all"]);
     server.ask::<()>(&["ACL", "SETUSER", "default", "-@all", "+client", "+info", "+acl"]);
     server.ask::<()>(&["ACL", "SETUSER", "default", "+select", "+exists", "+keys"]);
-    let encoded = "p%40s%3As%2Fw%20%C3%B6%25d";
+    let encoded = "p%40s%3As%2Fw%20%C3%B6%25d+e";
     let tcp = format!("redis://ann:{encoded}@{}/3", server.addr());
     let parameter = format!("redis://ann:{encoded}@{}?db=3", server.addr());
     let unix = format!("{}?db=3&user=ann&pass={encoded}", server.unix_url());
