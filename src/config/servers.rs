@@ -46,8 +46,7 @@ fn read_sentinel(master: &str, urls: &[String], login: Option<&Login>) -> Result
     if master.is_empty() {
         return Err(Error::configuration("the name of the master is empty"));
     }
-    let differs = |it: &Address| it.has_database() && !it.has_database_of(&first);
-    if addresses.iter().any(differs) {
+    if addresses.iter().any(|it| it.contradicts_database_of(&first)) {
         return Err(Error::configuration("the URLs of the sentinels name different databases"));
     }
     // A user and a password in a sentinel's URL are for the sentinel, not for the master.

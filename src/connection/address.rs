@@ -22,7 +22,8 @@ pub(crate) struct Address {
     login: Login,
     /// Whether the login was set by `Builder::login`, or left out for servers behind sentinels.
     has_own_login: bool,
-    database: u32,
+    /// The database, if the URL names one; otherwise the first.
+    database: Option<u32>,
 }
 
 /// The endpoint at which a server listens.
@@ -71,14 +72,18 @@ impl Address {
         }
     }
 
-    /// Returns whether the address selects a database other than the first.
-    pub(crate) fn has_database(&self) -> bool {
-        self.database > 0
+    fn database(&self) -> u32 {
+        self.database.unwrap_or(0)
     }
 
-    /// Returns whether both addresses select the same database.
-    pub(crate) fn has_database_of(&self, other: &Address) -> bool {
-        self.database == other.database
+    /// Returns whether the address selects a database other than the first.
+    pub(crate) fn has_database(&self) -> bool {
+        self.database() > 0
+    }
+
+    /// Returns whether the URL of this address names a database that `other` does not select.
+    pub(crate) fn contradicts_database_of(&self, other: &Address) -> bool {
+        self.database.is_some_and(|database| database != other.database())
     }
 
     /// Returns the same endpoint with another login than that of the URL.
@@ -100,7 +105,7 @@ impl Address {
 
     /// Returns the same endpoint without a database, for sentinels and cluster nodes.
     pub(crate) fn without_database(self) -> Address {
-        Address { database: 0, ..self }
+        Address { database: None, ..self }
     }
 
     /// Returns the endpoint in text, without user and password.
@@ -137,7 +142,7 @@ impl Address {
 
     /// Returns the command that selects the database, if it is not the first.
     pub(super) fn select(&self) -> Option<Call> {
-        let database = Digits::new(self.database.into());
+        let database = Digits::new(self.database().into());
         self.has_database().then(|| Call::command(&[b"SELECT", database.as_bytes()]))
     }
 }

@@ -20,7 +20,8 @@ pub(super) struct ServerUrl {
     pub(super) endpoint: Endpoint,
     pub(super) wants_tls: bool,
     pub(super) login: Login,
-    pub(super) database: u32,
+    /// The database, if the URL names one.
+    pub(super) database: Option<u32>,
 }
 
 const FORMS: &str = "it must be redis://, rediss:// or redis+unix://, with a host or a path";
@@ -187,11 +188,11 @@ impl<'a> Parameters<'a> {
     }
 }
 
-fn read_database(path: Option<u32>, parameter: Option<&str>) -> Result<u32> {
+fn read_database(path: Option<u32>, parameter: Option<&str>) -> Result<Option<u32>> {
     let parameter = parameter.map(|text| read_number(text, DATABASE)).transpose()?;
     match (path, parameter) {
         (Some(path), Some(parameter)) if path != parameter => Err(refused(TWO_DATABASES)),
-        _ => Ok(path.or(parameter).unwrap_or(0)),
+        _ => Ok(path.or(parameter)),
     }
 }
 
@@ -224,7 +225,7 @@ mod tests {
         let [user, password] = [user, password].map(|text| text.as_deref().unwrap_or("-"));
         format!(
             "{endpoint} {user} {password} {}{}",
-            read.database,
+            read.database.unwrap_or(0),
             ["", " TLS"][usize::from(read.wants_tls)]
         )
     }

@@ -57,9 +57,18 @@ fn a_url_that_cannot_be_used_is_a_configuration_error() {
         Client::builder().cluster([first, other]),
         Client::builder().sentinel("master", [first, other]),
         Client::builder().sentinel("master", ["redis://127.0.0.1:1/1", other]),
+        Client::builder().sentinel("master", [other, "redis://127.0.0.1:1/0"]),
+        Client::builder().sentinel("master", [other, first, "redis://127.0.0.1:1/?db=0"]),
     ] {
         let error = builder.build_lazily().expect_err("two databases");
         assert!(error.is_configuration() && error.to_string().contains("database"), "{error}");
+    }
+    for builder in [
+        Client::builder().sentinel("master", [other, first, "redis://127.0.0.1:2/2"]),
+        Client::builder().sentinel("master", [first, "redis://127.0.0.1:2/0"]),
+        Client::builder().cluster([first, "redis://127.0.0.1:2/0"]),
+    ] {
+        builder.build_lazily().expect("one database");
     }
     let nowhere = Client::builder().build().expect_err("the builder names no server");
     assert!(nowhere.is_configuration());
