@@ -30,7 +30,8 @@ use crate::topology::audit::AuditPolicy;
 /// [observers](Election::observe) keep the client running.
 ///
 /// The drop of the last clone waits for releases that are not sent yet, for one
-/// [response time-out](Builder::response_timeout) at most. The remaining locks and guards continue
+/// [response time-out](Builder::response_timeout) at most, and not at all after a
+/// [`close`](Client::close) that has waited for them in vain. The remaining locks and guards continue
 /// to work, and their leases are renewed.
 ///
 /// A forked child cannot use the client of its parent: every call that needs the server returns
@@ -217,7 +218,7 @@ impl Client {
     /// Closes the client and all its clones: ends its waits, renewals and threads.
     ///
     /// Blocks until the queued releases are sent, the threads have ended and the logger has all
-    /// lines, for two response time-outs at most. Waiting calls, all later attempts to acquire and
+    /// lines, for one response time-out at most. Waiting calls, all later attempts to acquire and
     /// later queries of the server return [`is_closed`](Error::is_closed). Guards stay valid until
     /// the end of their leases, and their drop still releases the lock. A second `close` does
     /// nothing. The thread that calls [`Events`](crate::Events) ends when the last guard and the

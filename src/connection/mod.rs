@@ -35,6 +35,7 @@ mod url;
 
 pub(crate) use address::{Address, Login};
 pub(crate) use decode::parse;
+pub(crate) use socket::Disconnector;
 pub(crate) use tls::{Certificates, Trust};
 
 pub(crate) use stream::STEP;
@@ -159,6 +160,11 @@ impl Connection {
     /// Returns whether the server reported the role of replica.
     pub(crate) fn is_replica(&self) -> bool {
         self.role.is_replica
+    }
+
+    /// Returns what ends the connection from another thread.
+    pub(crate) fn disconnector(&self) -> Disconnector {
+        self.stream.disconnector()
     }
 
     /// Closes a connection that failed, and has the system discard the bytes it has not sent.

@@ -385,7 +385,27 @@ impl Drop for Connection {
     }
 }
 
+/// Ends a connection for the thread that owns it.
+#[derive(Debug)]
+pub(crate) struct Disconnector {
+    server: Weak<Server>,
+    id: usize,
+}
+
+impl Disconnector {
+    pub(crate) fn disconnect(&self) {
+        if let Some(server) = self.server.upgrade() {
+            server.state.lock().clients[self.id].cut();
+            server.changed.notify_all();
+        }
+    }
+}
+
 impl Connection {
+    pub(crate) fn disconnector(&self) -> Disconnector {
+        Disconnector { server: Arc::downgrade(&self.server), id: self.id }
+    }
+
     pub(crate) fn open(_address: &Address, _timeouts: Timeouts, name: &str) -> Result<Connection> {
         let server = Server::current()?;
         let mut state = server.state.lock();

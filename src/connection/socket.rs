@@ -8,16 +8,16 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Once;
+use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{self, SendFlags, SocketAddrUnix};
+use rustix::net::{self, SendFlags, Shutdown, SocketAddrUnix};
 
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// An open socket.
 pub(super) struct Socket {
-    stream: SocketStream,
+    stream: Arc<OwnedFd>,
     /// The time-out of reads, as set in the system; zero before the first step.
     timeout: Duration,
     /// Whether the system refuses time-outs of reads, so that each read needs a `poll` before it.
@@ -47,9 +47,18 @@ pub(super) struct Socket {
     has_written: bool,
 }
 
-enum SocketStream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+/// Ends a connection for the thread that owns it. Does not keep the socket open.
+#[derive(Debug)]
+pub(crate) struct Disconnector(Weak<OwnedFd>);
+
+impl Disconnector {
+    /// Makes all reads and writes of the connection end at once. Does not block.
+    pub(crate) fn disconnect(&self) {
+        if let Some(stream) = self.0.upgrade() {
+            // Fails if the peer has ended the connection.
+            let _ = net::shutdown(&stream, Shutdown::Both);
+        }
+    }
 }
 
 impl Socket {
@@ -71,7 +80,7 @@ impl Socket {
         is_set("SO_KEEPALIVE", sockopt::set_socket_keepalive(&stream, true));
         is_set("TCP_KEEPIDLE", sockopt::set_tcp_keepidle(&stream, KEEPALIVE));
         is_set("TCP_KEEPINTVL", sockopt::set_tcp_keepintvl(&stream, KEEPALIVE / 3));
-        Socket::new(SocketStream::Tcp(stream))
+        Socket::new(stream.into())
     }
 
     /// Connects to a Unix socket. Blocks for at most `span` while the server's backlog is full.
@@ -95,13 +104,17 @@ impl Socket {
             }
         }
         stream.set_nonblocking(false)?;
-        Ok(Socket::new(SocketStream::Unix(stream)))
+        Ok(Socket::new(stream.into()))
     }
 
-    fn new(stream: SocketStream) -> Socket {
-        let (timeout, step_end) = (Duration::ZERO, Moment::START);
+    fn new(socket: OwnedFd) -> Socket {
+        let (stream, timeout, step_end) = (Arc::new(socket), Duration::ZERO, Moment::START);
         let (needs_poll, has_read, has_written) = (false, false, false);
         Socket { stream, timeout, needs_poll, step_end, has_read, has_written }
+    }
+
+    pub(super) fn disconnector(&self) -> Disconnector {
+        Disconnector(Arc::downgrade(&self.stream))
     }
 
     /// Closes the socket. TCP discards unsent bytes and resets the connection.
@@ -180,10 +193,7 @@ impl Read for Socket {
             if needs_poll {
                 self.poll(PollFlags::IN)?;
             }
-            let read = match &mut self.stream {
-                SocketStream::Tcp(stream) => stream.read(buffer),
-                SocketStream::Unix(stream) => stream.read(buffer),
-            };
+            let read = rustix::io::read(&self.stream, &mut *buffer).map_err(io::Error::from);
             match read {
                 // The time-out of the next read would begin anew.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => needs_poll = true,
@@ -218,10 +228,7 @@ impl Write for Socket {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.stream {
-            SocketStream::Tcp(stream) => stream.as_fd(),
-            SocketStream::Unix(stream) => stream.as_fd(),
-        }
+        self.stream.as_fd()
     }
 }
 

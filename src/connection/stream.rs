@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 use super::address::{Address, Endpoint};
-use super::socket::Socket;
+use super::socket::{Disconnector, Socket};
 use super::tls::Session;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::TIME_PASSES;
@@ -65,6 +65,11 @@ impl Stream {
     /// Closes the connection. The system discards the bytes that it has not sent.
     pub(super) fn abort(self) {
         self.socket.abort();
+    }
+
+    /// Returns what ends the connection from another thread.
+    pub(super) fn disconnector(&self) -> Disconnector {
+        self.socket.disconnector()
     }
 
     /// Starts a step. The next read or flush blocks for at most `span`.

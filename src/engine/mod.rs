@@ -7,10 +7,9 @@
 //!
 //! 1. The closing token ends waits, and the executor, watchdog, listeners and fail-over monitor are
 //!    told to stop.
-//! 2. The calls that were ended return, and background requests are sent. Both together take at
-//!    most one response time-out.
-//! 3. The threads are joined, and the logger gets the queued lines, within one more response
-//!    time-out.
+//! 2. The calls that were ended return, and background requests are sent.
+//! 3. The threads are joined, and the logger gets the queued lines. All three steps together take
+//!    at most one response time-out, and [`LAST_LINES`] for the logger.
 //!
 //! Dropping the last handle does only step 1: it never waits.
 
@@ -22,7 +21,7 @@ mod start;
 use std::fmt;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -57,6 +56,9 @@ use crate::watchdog::Watchdog;
 /// The interval at which a close checks whether a thread or a call has ended.
 const CLOSE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
+/// The time that the logger has for the lines about a server that did not answer a close.
+const LAST_LINES: Duration = Duration::from_millis(50);
+
 /// The shared state of one client.
 pub(crate) struct Engine {
     pub(crate) id: Uuid,
@@ -72,6 +74,9 @@ pub(crate) struct Engine {
     pub(crate) closing: CancelToken,
     /// The number of calls that a close waits for.
     active_calls: AtomicUsize,
+    /// Whether a close has waited in vain for background requests. The drop of the last clone then
+    /// does not wait for them.
+    has_given_up: AtomicBool,
     locals: Locals,
     threads: BackgroundThreads,
 }
@@ -308,31 +313,31 @@ impl Engine {
 
     /// Blocks until all background requests are done, or for one response time-out.
     ///
-    /// Returns at once in a forked child, which sends nothing.
+    /// Returns at once in a forked child, which sends nothing, and after a close that has waited in
+    /// vain.
     pub(crate) fn flush(&self) {
-        if self.router.check_process().is_err() {
-            return;
+        if self.router.check_process().is_ok() && !self.has_given_up.load(Ordering::Acquire) {
+            self.router.wait_until_settled(clock::now() + self.settings.response_timeout);
         }
-        self.router.wait_until_settled(clock::now() + self.settings.response_timeout);
     }
 
     /// Ends waits and renewals, sends the background requests, and joins the threads.
     ///
-    /// Blocks for at most two response time-outs. A forked child has nothing to send and no thread
-    /// to join.
+    /// Blocks for at most one response time-out and [`LAST_LINES`]. A forked child has nothing to
+    /// send and no thread to join. A second close does nothing.
     pub(crate) fn close(&self) {
+        let is_closed = self.closing.is_cancelled();
         self.closing.cancel();
-        if self.router.check_process().is_err() {
+        if is_closed || self.router.check_process().is_err() {
             return;
         }
+        let end = clock::now() + self.settings.response_timeout;
         let threads = self.stop();
-        let end = clock::now() + self.settings.response_timeout;
         self.wait_for_calls(end);
-        self.router.wait_until_settled(end);
+        self.has_given_up.store(!self.router.wait_until_settled(end), Ordering::Release);
         let reapers = self.router.finish();
-        let end = clock::now() + self.settings.response_timeout;
         threads.into_iter().chain(reapers).for_each(|thread| join(thread, end));
-        log_lines::flush(end);
+        log_lines::flush(end.max(clock::now() + LAST_LINES));
     }
 
     /// Tells the threads to end, and returns them for joining.
@@ -340,9 +345,6 @@ impl Engine {
         let workers = self.executor.close();
         self.watchdog.stop();
         let listeners = self.listeners.stop();
-        // A listener blocks in a read; a heartbeat makes it check whether to stop.
-        self.send(self.channels.heartbeats());
-        self.send(self.channels.quiet_heartbeats());
         self.threads.failover.stop();
         let handles = std::mem::take(&mut *self.threads.handles.lock());
         workers.into_iter().chain(listeners).chain(handles).collect()

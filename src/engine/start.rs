@@ -11,7 +11,7 @@
 //! without a fail-over monitor is stopped.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Once, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -81,6 +81,7 @@ impl Engine {
             executor: Arc::clone(&startup.executor),
             closing: CancelToken::new(),
             active_calls: AtomicUsize::new(0),
+            has_given_up: AtomicBool::new(false),
             locals: Locals::default(),
             threads: BackgroundThreads { failover, handles: Mutex::new(handles) },
             settings: startup.into_engine_settings(),

@@ -132,7 +132,7 @@ impl Listeners {
 
     /// Makes all threads end, and returns them for joining. Does not block.
     ///
-    /// See [`Listener::stop`] for the time it takes.
+    /// See [`Listener::stop`].
     pub(crate) fn stop(&self) -> Vec<JoinHandle<()>> {
         let per_node = self.per_node.iter();
         let per_node = per_node.flat_map(|nodes| std::mem::take(&mut *nodes.listeners.lock()));

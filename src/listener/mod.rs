@@ -5,8 +5,9 @@
 //! below them; knows no locks. Read [`channels`] first, then this file (the thread), then
 //! `subscriber` (one connection).
 //!
-//! The thread owns one connection and blocks in its reads, so only a message can wake it. It is
-//! therefore always subscribed to a *control channel* of its own client:
+//! The thread owns one connection and blocks in its reads, so only a message can wake it, or the
+//! end of the connection. It is therefore always subscribed to a *control channel* of its own
+//! client:
 //! * A payload is the name of a channel to subscribe to. The acquire script publishes it for the
 //!   caller that it refuses.
 //! * An empty payload is a heartbeat of the watchdog. At each heartbeat the listener ends
@@ -46,7 +47,11 @@ use std::time::Duration;
 
 use crate::command::call::Call;
 use crate::command::client_record;
+#[cfg(not(all(test, leasehold_model)))]
+use crate::connection::Disconnector;
 use crate::connection::Timeouts;
+#[cfg(all(test, leasehold_model))]
+use crate::connection::model::Disconnector;
 use crate::error::{Error, ErrorKind, Result};
 use crate::listener::channels::Channels;
 use crate::listener::control::Rousing;
@@ -175,11 +180,20 @@ pub(crate) struct ListenerOrders {
     stop: AtomicBool,
     /// Keeps the connection without waiting callers, for requests of other processes.
     stay: AtomicBool,
+    /// The present connection of the thread.
+    connection: Mutex<Option<Disconnector>>,
 }
 
 impl ListenerOrders {
+    /// Makes the thread end, and ends its connection. Does not block.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+        self.connection.lock().iter().for_each(Disconnector::disconnect);
+    }
+
+    /// Stores the connection that a stop has to end. A stop before that shows in `has_to_stop`.
+    fn connected(&self, connection: Disconnector) {
+        *self.connection.lock() = Some(connection);
     }
 
     fn has_to_stop(&self) -> bool {
@@ -259,8 +273,7 @@ impl Listener {
 
     /// Makes the thread end, and returns it for joining. Does not block.
     ///
-    /// The thread ends at the next message on its control channel, or after [`MAX_SILENCE`] without
-    /// any message.
+    /// The thread ends at once, unless it is about to connect.
     pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
         self.orders.stop();
         self.parker.unpark();
@@ -304,6 +317,10 @@ impl Listener {
                 }
             };
             if let Err(error) = subscriber.listen(&self.orders) {
+                if self.is_stopped() {
+                    // The stop has ended the connection.
+                    return;
+                }
                 let opened_at = subscriber.opened_at();
                 drop(subscriber);
                 let now = clock::now();

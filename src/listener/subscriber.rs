@@ -116,6 +116,7 @@ impl<'a> Subscriber<'a> {
     /// The connection is broken or silent, the topology has changed, or the server refuses or does
     /// not confirm a subscription.
     pub(super) fn listen(&mut self, orders: &ListenerOrders) -> Result<()> {
+        orders.connected(self.conn.disconnector());
         while !orders.has_to_stop() {
             match self.receive()? {
                 Some(Reply::Push(Push::Message { channel, payload })) => {

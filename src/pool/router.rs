@@ -408,14 +408,18 @@ impl Router {
         self.nodes.pool(connection.node).repeat(self.nodes.adapt(call), connection, until);
     }
 
-    /// Blocks until all background requests are done, or until `end`.
-    pub(crate) fn wait_until_settled(&self, end: Moment) {
+    /// Blocks until all background requests are done, or until `end`. Returns whether all are done.
+    pub(crate) fn wait_until_settled(&self, end: Moment) -> bool {
         // A request may have moved meanwhile, to a node whose requests were all done.
-        while self.nodes.pools().iter().any(|pool| !pool.is_settled()) && clock::now() < end {
+        while self.nodes.pools().iter().any(|pool| !pool.is_settled()) {
+            if end <= clock::now() {
+                return false;
+            }
             for pool in self.nodes.pools() {
                 pool.wait_until_settled(end);
             }
         }
+        true
     }
 
     /// Lets the reapers end after the last background request; returns their threads.

@@ -276,6 +276,51 @@ fn closing_a_client_waits_for_its_releases() -> Result<()> {
 }
 
 #[test]
+fn a_client_of_a_silent_server_is_closed_and_dropped_within_one_response_timeout() -> Result<()> {
+    let server = Server::start();
+    let builder = Client::builder().single(server.url()).response_timeout(20 * SOON);
+    let client = builder.build()?;
+    let guard = client.lock("a").lock()?;
+    server.stop();
+    drop(guard);
+    let begin = Instant::now();
+    client.close();
+    client.close();
+    drop(client);
+    // A second wait for the release would end after twice the time-out.
+    assert!(begin.elapsed() < 30 * SOON, "{:?}", begin.elapsed());
+    Ok(())
+}
+
+#[test]
+fn the_drop_of_a_closed_client_waits_for_later_releases() -> Result<()> {
+    let server = Server::start();
+    let (client, _proxy) = delayed_client(&server)?;
+    let guard = client.lock("a").lock()?;
+    client.close();
+    drop(guard);
+    drop(client);
+    assert!(!exists(&server, "a"));
+    Ok(())
+}
+
+#[test]
+fn a_close_does_not_wait_for_the_listener_of_a_silent_server() -> Result<()> {
+    let server = Server::start();
+    let builder = Client::builder().single(server.url()).announce(false);
+    let client = builder.response_timeout(MINUTE).build()?;
+    server.ask::<()>(&["HSET", "java", "java:1", "1"]);
+    assert!(client.lock("java").try_lock_for(SOON)?.is_none()); // starts the listener
+    eventually("it subscribes", || server.numsub("redisson_lock__channel:{java}") == 1);
+    server.stop();
+    let begin = Instant::now();
+    client.close();
+    // A connected listener notices a silent server after 3 s.
+    assert!(begin.elapsed() < 15 * SOON, "{:?}", begin.elapsed());
+    Ok(())
+}
+
+#[test]
 fn closing_ends_all_waits() -> Result<()> {
     let server = Server::start();
     let client = Client::builder().single(server.url()).poll_interval(MINUTE).build()?;

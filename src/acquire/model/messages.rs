@@ -94,7 +94,6 @@ impl Process {
     fn stop(&self) {
         self.orders.stop();
         self.idle_listener.iter().for_each(|listener| drop(listener.stop()));
-        self.send_heartbeat();
     }
 
     /// Takes the lock for a process outside the model.
