@@ -71,26 +71,31 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The names of settings in the texts of the library, and those of the program.
-const SETTINGS: [(&str, &str); 4] = [
+/// The settings in the texts of the library, and those of the program. Some it does not have.
+const SETTINGS: [(&str, &str); 5] = [
+    ("; Builder::allow_replica permits replicas", ""),
     ("Builder::single", "--url alone"),
     ("Builder::sentinel", "--sentinel M"),
     ("Builder::cluster", "--cluster"),
     ("Builder::login", "LEASEHOLD_LOGIN"),
 ];
 
+/// Returns a text of the library with the settings of the program.
+pub(crate) fn with_own_settings(text: &str) -> String {
+    SETTINGS.iter().fold(text.to_owned(), |text, (of_library, of_program)| {
+        text.replace(of_library, of_program)
+    })
+}
+
 impl From<leasehold::Error> for Failure {
     fn from(error: leasehold::Error) -> Failure {
         let (code, advice) = advice(&error);
-        let mut text = error.with_causes().to_string();
-        for (of_library, of_program) in SETTINGS {
-            text = text.replace(of_library, of_program);
-        }
-        Failure::new(code, text + advice)
+        Failure::new(code, with_own_settings(&error.with_causes().to_string()) + advice)
     }
 }
 
-/// Returns the exit code for an error of the library, and what to do.
+/// Returns the exit code for an error of the library, and what to do. The text of a refusal by the
+/// server already says that.
 fn advice(error: &leasehold::Error) -> (Code, &'static str) {
     match error.kind() {
         ErrorKind::Connection => (Code::Unavailable, "; is the server running, and --url right?"),
@@ -102,7 +107,7 @@ fn advice(error: &leasehold::Error) -> (Code, &'static str) {
             (Code::Internal, "; raise the limits of threads and memory")
         }
         ErrorKind::Configuration => (Code::Usage, ""),
-        ErrorKind::Server if error.is_retryable() => (Code::Unavailable, "; try again later"),
+        ErrorKind::Server if error.is_retryable() => (Code::Unavailable, ""),
         ErrorKind::Server => (Code::Refused, ""),
         ErrorKind::Lost => (Code::Lost, ""),
         _ => (Code::Internal, ""),

@@ -304,7 +304,7 @@ impl ServerFacts {
     fn cluster_mode_finding(&self) -> Option<String> {
         (self.fact(["redis_mode", "server_mode"])? == "cluster").then(|| {
             "is in cluster mode: it refuses commands on keys of different slots, which are then \
-             sent one by one (a client of Builder::cluster knows the slots)"
+             sent one by one (use Builder::cluster)"
                 .to_owned()
         })
     }

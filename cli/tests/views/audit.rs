@@ -39,3 +39,14 @@ fn every_node_of_a_cluster_is_audited() {
     let nodes: BTreeSet<_> = cluster.nodes().iter().map(|node| node.addr().to_string()).collect();
     assert_eq!(servers, nodes);
 }
+
+#[test]
+fn a_finding_names_the_settings_of_the_program() {
+    let cluster = Cluster::start(3, 0);
+    let url = cluster.nodes()[0].url();
+    for options in [&["audit"][..], &["audit", "--json"]] {
+        let outcome = run(&[options, &["--url", &url]].concat());
+        assert!(outcome.out.contains("use --cluster"), "{outcome:?}");
+        assert!(!outcome.out.contains("Builder::"), "{outcome:?}");
+    }
+}

@@ -4,7 +4,7 @@ use super::program::{Outcome, Running, run};
 use crate::harness::holders::stage;
 use crate::harness::permissions::{DOCUMENT, rules_of_a_plain_lock};
 use crate::harness::replicated::MASTER;
-use crate::harness::{Replicated, Server};
+use crate::harness::{Replicated, Server, eventually, exists};
 
 /// The verbs, with an argument each.
 const VERBS: [&[&str]; 5] = [&["ls"], &["show", "a"], &["watch", "a"], &["force", "a"], &["audit"]];
@@ -14,6 +14,7 @@ fn fails(outcome: Outcome, code: i32) -> String {
     assert_eq!((outcome.code, &*outcome.out), (Some(code), ""), "{outcome:?}");
     assert_eq!(outcome.err.lines().count(), 1, "{outcome:?}");
     assert!(outcome.err.starts_with("leasehold: ") && !outcome.err.contains("pa55"), "{outcome:?}");
+    assert!(!outcome.err.contains("Builder::"), "{outcome:?}");
     outcome.err
 }
 
@@ -111,4 +112,17 @@ fn a_sentinel_in_the_place_of_a_server_names_the_option() {
     let options = ["--sentinel", MASTER, "--url", &sentinel.url()];
     let line = fails(run(&[&["ls"], &options[..]].concat()), 77);
     assert!(line.contains("NOAUTH") && line.contains("LEASEHOLD_LOGIN"), "{line}");
+}
+
+#[test]
+fn a_replica_in_the_place_of_its_master_is_an_error_without_settings_of_the_library() {
+    let servers = Replicated::start(1, 0);
+    let replica = servers.replicas()[0];
+    servers.master().ask::<()>(&["HSET", "a", "java:1", "1"]);
+    eventually("the replica has the lock", || exists(replica, "a"));
+    for verb in [&["force", "a"][..], &["run", "a", "--", "true"]] {
+        let line = fails(run(&[&["--url", &replica.url()], verb].concat()), 69);
+        assert!(line.contains("(connect to the master)"), "{line}");
+        assert!(!line.contains("try again later"), "{line}");
+    }
 }
