@@ -282,7 +282,7 @@ fn a_server_with_one_missing_connection_has_one_warning() {
     let lock = client.lock("busy");
     let has_failed_often = || {
         drop(lock.lock().expect("its connection is open"));
-        proxy.stats().refused >= before + 8
+        proxy.stats().refused >= before + 12
     };
     eventually("the listener has tried often", has_failed_often);
     let address = proxy.addr().to_string();
