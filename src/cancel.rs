@@ -200,6 +200,11 @@ impl<'a> Limit<'a> {
         Limit { cancel, ..self }
     }
 
+    /// Returns a limit that also ends the call at `end`.
+    pub(crate) fn no_later_than(self, end: Moment) -> Limit<'a> {
+        Limit { end: self.end.min(end), ..self }
+    }
+
     pub(crate) fn end(&self) -> Moment {
         self.end
     }

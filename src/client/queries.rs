@@ -62,9 +62,7 @@ impl Client {
     /// semaphore or a latch.
     ///
     /// Blocks until the servers answer, for one response time-out at most. Two round trips; one if
-    /// the lock is free. In a cluster without shard channels the first goes to all nodes at the
-    /// same time, which count the waiting processes; those at a node that does not answer are not
-    /// counted. Then asks the processes of the holders for more facts, as
+    /// the lock is free. Then asks the processes of the holders for more facts, as
     /// [`Lock::holders`](crate::Lock::holders) does.
     ///
     /// # Errors

@@ -94,9 +94,20 @@ impl Call {
 
     /// Returns a plain command whose first argument is a key, or the channel of a shard.
     pub(crate) fn on_key(name: &[u8], key: &[u8], rest: &[&[u8]]) -> Call {
-        let call = Call::command(&[&[name, key], rest].concat());
-        // The head of a packed name alone has a count of one digit. This head may have more digits.
-        let key_at = Call::command(&[name]).bytes.len() - 1 + digit_count(2 + rest.len());
+        Call::on_part(&[name], key, rest)
+    }
+
+    /// Returns a subcommand of `PUBSUB` about channels, for the node of the first one.
+    pub(crate) fn about_channels(verb: &[u8], first: &[u8], rest: &[&[u8]]) -> Call {
+        Call::on_part(&[b"PUBSUB", verb], first, rest)
+    }
+
+    /// Returns a plain command of some words, whose first argument names the node.
+    fn on_part(words: &[&[u8]], key: &[u8], rest: &[&[u8]]) -> Call {
+        let call = Call::command(&[words, &[key], rest].concat());
+        // The head of the packed words alone has a count of one digit. This head may have more.
+        let count = words.len() + 1 + rest.len();
+        let key_at = Call::command(words).bytes.len() - 1 + digit_count(count);
         Call { key: Some(content(key_at, key.len())), ..call }
     }
 
@@ -293,6 +304,11 @@ mod tests {
             assert_eq!(call.key(), Some(key));
             let rest = [&b"1"[..]; 12];
             assert_eq!(Call::on_key(b"SPUBLISH", key, &rest).key(), Some(key));
+            let call = Call::about_channels(b"NUMSUB", key, &rest);
+            let parts: Vec<&[u8]> =
+                [&b"PUBSUB"[..], b"NUMSUB", key].into_iter().chain(rest).collect();
+            assert_eq!(*call.bytes, *Call::command(&parts).bytes);
+            assert_eq!(call.key(), Some(key));
         }
     }
 

@@ -124,7 +124,7 @@ impl Inspector<'_> {
     /// The record may be on a node of a cluster that does not answer.
     pub(crate) fn add_process(&self, leader: &mut Leader) -> Result<()> {
         let Some(query) = leader.record_query() else { return Ok(()) };
-        match leader.add_record(self.ask(query, Target::Any)) {
+        match leader.add_record(self.ask_for_record(query)) {
             Err(error) if error.code() == Some("NOPERM") || self.engine().is_partial(&error) => {
                 Ok(())
             }

@@ -45,7 +45,8 @@ const BEGIN: &[u8] = b"0";
 ///
 /// If a node of a cluster does not answer, the search goes on with the other nodes, and the
 /// iterator returns the errors after all locks: one error, with its
-/// [server](crate::Error::server), for each such node. Any other error ends the search.
+/// [server](crate::Error::server), for each such node. Such a node delays a search once, and a
+/// later one by 250 ms at a time. Any other error ends the search.
 #[must_use = "an iterator does nothing until it is used"]
 pub struct Locks {
     engine: Arc<Engine>,
@@ -105,7 +106,7 @@ impl Locks {
             found: VecDeque::new(),
             errors: VecDeque::new(),
             found_keys: HashSet::new(),
-            records: ClientRecords::new(),
+            records: ClientRecords::default(),
         })
     }
 
@@ -135,13 +136,17 @@ impl Locks {
     /// Goes on with the next server if the error concerns one server of several.
     fn give_up_server(&mut self, error: Error) {
         self.cursor = BEGIN.to_vec();
-        if !self.engine.is_partial(&error) {
+        if self.engine.is_partial(&error) {
+            self.note(error);
+        } else {
             self.servers.clear();
+            self.errors.push_back(error);
         }
-        self.errors.push_back(error);
     }
 
     /// Reads the next keys of a server, and the locks among them.
+    ///
+    /// An error about one of several servers is that of the scan.
     fn read_page(&mut self, server: Target) -> Result<Vec<LockInfo>> {
         let engine = Arc::clone(&self.engine);
         engine.check_open()?;
@@ -149,15 +154,47 @@ impl Locks {
         let inspector = Inspector::new(&engine, &limit);
         let keys = self.scan(&inspector, server)?;
         let names = self.new_names(keys);
-        let states = inspector.describe(&names)?;
-        let locks = names.into_iter().zip(states);
-        let locks = locks.filter_map(|(name, state)| Some((name, state?)));
-        let locks: Vec<_> = locks.filter(|(_, state)| state.is_lock()).collect();
-        self.found_keys.extend(locks.iter().map(|(name, _)| name.key().to_owned()));
-        let mut found = with_waiting(&inspector, locks)?;
+        let states = inspector.describe(&names);
+        let mut locks = Vec::new();
+        for (name, state) in names.into_iter().zip(states) {
+            let state = self.known(state)?.flatten();
+            locks.extend(state.filter(LockState::is_lock).map(|state| (name, state)));
+        }
+        let channels = locks.iter().map(|(name, state)| match state.is_read_write() {
+            true => name.rw_channel(),
+            false => name.channel(),
+        });
+        let counts = inspector.subscribers(&channels.collect::<Vec<_>>());
+        let mut found = Vec::new();
+        for ((name, state), count) in locks.iter().zip(counts) {
+            if let Some(count) = self.known(count)? {
+                self.found_keys.insert(name.key().to_owned());
+                found.push(LockInfo::new(name, state, count));
+            }
+        }
         let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
         inspector.add_records(&mut self.records, people)?;
         Ok(found)
+    }
+
+    /// Returns a fact about one lock, or `None` if the node of its slot did not answer.
+    ///
+    /// That need not be the scanned server: a slot may move. The scan goes on.
+    fn known<T>(&mut self, fact: Result<T>) -> Result<Option<T>> {
+        match fact {
+            Err(error) if self.engine.is_partial(&error) => {
+                self.note(error);
+                Ok(None)
+            }
+            fact => fact.map(Some),
+        }
+    }
+
+    /// Keeps the first error of each server.
+    fn note(&mut self, error: Error) {
+        if self.errors.iter().all(|noted| noted.server() != error.server()) {
+            self.errors.push_back(error);
+        }
     }
 
     /// Returns the next keys of a server.
@@ -165,7 +202,7 @@ impl Locks {
         let pattern = self.pattern.as_bytes();
         let parts: [&[u8]; 8] =
             [b"SCAN", &self.cursor, b"MATCH", pattern, b"COUNT", PAGE, b"TYPE", b"hash"];
-        let reply = inspector.ask(Call::command(&parts), server)?;
+        let reply = inspector.ask_in_turn(Call::command(&parts), server)?;
         let mut parts = reply.into_list()?.into_iter();
         let mut next = || parts.next().unwrap_or(Reply::Nil);
         self.cursor = next().into_text()?;
@@ -181,15 +218,4 @@ impl Locks {
         let name = |key: String| Name::new(prefix, key.strip_prefix(prefix)?.into()).ok();
         keys.into_iter().filter(is_new).filter_map(name).collect()
     }
-}
-
-/// Adds the number of waiting processes to those locks that have no queue.
-fn with_waiting(inspector: &Inspector<'_>, locks: Vec<(Name, LockState)>) -> Result<Vec<LockInfo>> {
-    let channels = locks.iter().map(|(name, state)| match state.is_read_write() {
-        true => name.rw_channel(),
-        false => name.channel(),
-    });
-    let counts = inspector.subscribers(&channels.collect::<Vec<_>>());
-    let counted = locks.iter().zip(counts);
-    counted.map(|((name, state), count)| Ok(LockInfo::new(name, state, count?))).collect()
 }

@@ -1,18 +1,23 @@
 //! The commands of a query, each with a response limit. Commands to one node go in one write.
 //!
-//! A node of a cluster that does not answer fails only what it alone knows: the locks in its slots.
-//! - Subscribers of a shard channel are counted by the node of its slot. A plain channel may have
-//!   subscribers at each node; those at a node that does not answer are not counted.
-//! - A client whose record cannot be read counts as a client without a record.
+//! A node of a cluster that does not answer fails only what it alone knows: the locks in its slots,
+//! with their waiting processes, which all subscribe there. A client whose record cannot be read
+//! counts as a client without a record.
+//!
+//! A node that is known to be silent gets [`PATIENCE`] for its replies, if others can answer: what
+//! these know must not wait for it at each query. The first query that meets the silence waits for
+//! its whole limit. Threads of their own make connections and read late replies, with the usual
+//! time-outs. So the node is known to be well soon after it answers, also over a slow network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::holder::HolderInfo;
 use super::info::{LockInfo, WaitingInfo};
-use super::live::{LiveAnswers, LiveSession};
+use super::live::{LiveAnswers, LiveSession, PATIENCE};
 use super::lock_state::{self, LockState, Side};
 use crate::cancel::Limit;
 use crate::command::call::{Call, ConnectionId};
@@ -29,12 +34,44 @@ use crate::pool::Target;
 use crate::pool::request::{Failure, Outcome};
 use crate::pool::router::RoutedCall;
 use crate::topology::route::Generation;
+use crate::util::clock::{self, Moment};
 
 /// The largest number of locks in one script call, which takes the server about 0.2 ms.
 const MAX_LOCKS: usize = 32;
 
-/// The records of clients that a query has read. `None`: the client has no record.
-pub(super) type ClientRecords = BTreeMap<Uuid, Option<Arc<ClientRecord>>>;
+/// The time after which a node is asked for records again that has not answered.
+const UNREACHABLE_INTERVAL: Duration = Duration::from_secs(16);
+
+/// The records of clients that one query, or all looks of a watch, have read.
+#[derive(Debug, Default)]
+pub(super) struct ClientRecords {
+    /// `None`: the client has no record.
+    by_client: BTreeMap<Uuid, Option<Arc<ClientRecord>>>,
+    /// The nodes of a cluster that have not answered, and when they are asked again.
+    unreachable: BTreeMap<u32, Moment>,
+}
+
+impl ClientRecords {
+    pub(super) fn len(&self) -> usize {
+        self.by_client.len()
+    }
+
+    /// Forgets the clients without a record, which may have one later.
+    pub(super) fn forget_missing(&mut self) {
+        self.by_client.retain(|_, record| record.is_some());
+    }
+
+    /// Forgets all clients but these.
+    pub(super) fn forget_others(&mut self, seen: &BTreeSet<Uuid>) {
+        self.by_client.retain(|client, _| seen.contains(client));
+    }
+
+    /// Returns whether a record is unknown and may be asked for at that node.
+    fn lacks(&self, client: &Uuid, node: u32, now: Moment) -> bool {
+        let may_ask = self.unreachable.get(&node).is_none_or(|again| *again <= now);
+        may_ask && !self.by_client.contains_key(client)
+    }
+}
 
 /// Sends the commands of one query.
 #[derive(Debug)]
@@ -90,7 +127,7 @@ impl<'a> Inspector<'a> {
 
     /// Adds the records of the clients, and the answers of the running processes.
     pub(super) fn add_facts(&self, name: &Name, holders: &mut [HolderInfo]) -> Result<()> {
-        self.add_records(&mut ClientRecords::new(), holders.iter_mut())?;
+        self.add_records(&mut ClientRecords::default(), holders.iter_mut())?;
         let asked = holders.iter().filter_map(HolderInfo::hold_to_ask);
         let asked = asked.map(|(client, hold)| (client, (name.key().to_owned(), hold)));
         let answers = ask_processes(&mut LiveSession::open(self.engine), asked);
@@ -125,7 +162,7 @@ impl<'a> Inspector<'a> {
         let reply = self.engine.router.call(call, target, self.limit)?;
         let owners = lock_state::read_owners(reply.value)?;
         let mut queue = lock_state::waiting_callers(&owners);
-        self.add_records(&mut ClientRecords::new(), queue.iter_mut())?;
+        self.add_records(&mut ClientRecords::default(), queue.iter_mut())?;
         Ok(WaitingInfo::of_queue(queue))
     }
 
@@ -143,6 +180,43 @@ impl<'a> Inspector<'a> {
         Ok(self.engine.router.call(call, target, self.limit)?.value)
     }
 
+    /// Returns the reply of one server to a command that a query sends to all servers in turn.
+    pub(super) fn ask_in_turn(&self, call: Call, target: Target) -> Result<Reply> {
+        let servers = self.engine.router.servers().into_iter();
+        let at_silent = self.limit_at_silent(servers.map(|(_, connection)| connection.node));
+        let routed = self.engine.router.queue(call, target);
+        into_reply(self.wait(routed, &at_silent))
+    }
+
+    /// Returns the record of a client.
+    pub(super) fn ask_for_record(&self, query: Call) -> Result<Reply> {
+        let routed = self.engine.router.queue(query, Target::Any);
+        into_reply(self.wait(routed, &self.brief()))
+    }
+
+    /// Waits for the reply of a node; `at_silent` is the limit if it is known to be silent.
+    fn wait(&self, routed: RoutedCall, at_silent: &Limit<'_>) -> Outcome {
+        let limit = self.limit_of(routed.connection.node, at_silent);
+        self.engine.router.wait(routed, limit).1
+    }
+
+    fn limit_of<'l>(&'l self, node: u32, at_silent: &'l Limit<'l>) -> &'l Limit<'l> {
+        if self.is_silent(node) { at_silent } else { self.limit }
+    }
+
+    fn is_silent(&self, node: u32) -> bool {
+        self.engine.is_cluster() && self.engine.router.is_silent(node)
+    }
+
+    /// Returns the limit for the replies of silent nodes, if these nodes are asked.
+    fn limit_at_silent(&self, mut nodes: impl Iterator<Item = u32>) -> Limit<'a> {
+        if nodes.all(|node| self.is_silent(node)) { *self.limit } else { self.brief() }
+    }
+
+    fn brief(&self) -> Limit<'a> {
+        self.limit.no_later_than(clock::now() + PATIENCE)
+    }
+
     /// Returns the kind that the keys of a lock suggest, and the connection of the reply.
     ///
     /// `None` if the lock is free; [`Kind::Plain`] for a key that is no lock. One round trip.
@@ -158,14 +232,15 @@ impl<'a> Inspector<'a> {
         Ok(state.map(|state| (state.kind_of_keys(), reply.connection)))
     }
 
-    /// Describes the keys that are hashes with an owner field, in the order of the names.
+    /// Describes the keys that are hashes with an owner field, in the order of the names, which a
+    /// server has just told.
     ///
     /// One round trip. Locks in one slot share a script call. If the server refuses such a call
     /// because of a key, each of its locks gets a call, in one more round trip.
-    pub(super) fn describe(&self, names: &[Name]) -> Result<Vec<Option<LockState>>> {
+    pub(super) fn describe(&self, names: &[Name]) -> Vec<Result<Option<LockState>>> {
         let (asked, batches) = (self.engine.asks_now(), self.batches(names));
         let queued = self.queue_batches(names, &batches, Target::Any);
-        self.receive(names, &batches, queued, asked).into_iter().collect()
+        self.receive(names, &batches, queued, asked, &self.brief())
     }
 
     /// Describes locks, and counts the processes that wait for each. One round trip.
@@ -187,8 +262,9 @@ impl<'a> Inspector<'a> {
             let all = queued.iter().chain(counting).map(|routed| routed.connection);
             all.for_each(|connection| self.engine.router.flush(connection));
         }
-        let states = self.receive(names, &batches, queued, asked);
-        let counts = self.count_subscribers(subscribers, channels.len());
+        let at_silent = self.limit_at_silent(queued.iter().map(|routed| routed.connection.node));
+        let states = self.receive(names, &batches, queued, asked, &at_silent);
+        let counts = self.count_subscribers(subscribers, channels.len(), &at_silent);
         let counted = states.into_iter().zip(counts.chunks(2)).map(|(state, counts)| {
             let Some(state) = state?.filter(LockState::is_lock) else { return Ok(None) };
             let count = counts[usize::from(state.is_read_write())].clone()?;
@@ -224,11 +300,15 @@ impl<'a> Inspector<'a> {
         batches: &[Vec<usize>],
         queued: Vec<RoutedCall>,
         asked: Asked,
+        at_silent: &Limit<'_>,
     ) -> Vec<Result<Option<LockState>>> {
         let router = &self.engine.router;
-        let wait = |(batch, routed): (&Vec<usize>, RoutedCall)| match batch.len() {
-            1 => router.wait(routed, self.limit).1,
-            _ => router.wait_without_retry(routed, self.limit).1,
+        let wait = |(batch, routed): (&Vec<usize>, RoutedCall)| {
+            let limit = self.limit_of(routed.connection.node, at_silent);
+            match batch.len() {
+                1 => router.wait(routed, limit).1,
+                _ => router.wait_without_retry(routed, limit).1,
+            }
         };
         let outcomes: Vec<_> = batches.iter().zip(queued).map(wait).map(into_reply).collect();
         let mut states: Vec<_> = names.iter().map(|_| Ok(None)).collect();
@@ -240,7 +320,7 @@ impl<'a> Inspector<'a> {
             }
         }
         let again = refused.iter().map(|at| describe_call([&names[*at]], Reading::Search));
-        for (at, outcome) in refused.iter().zip(self.ask_all(again)) {
+        for (at, outcome) in refused.iter().zip(self.ask_all(again, self.limit)) {
             read_states(&[*at], outcome, &mut states);
         }
         for (name, state) in names.iter().zip(&states) {
@@ -272,110 +352,97 @@ impl<'a> Inspector<'a> {
         calls.map(queue).collect()
     }
 
-    fn wait_all(&self, queued: Vec<RoutedCall>) -> Vec<Result<Reply>> {
-        let wait = |routed| self.engine.router.wait(routed, self.limit).1;
-        queued.into_iter().map(wait).map(into_reply).collect()
+    fn wait_all(&self, queued: Vec<RoutedCall>, at_silent: &Limit<'_>) -> Vec<Result<Reply>> {
+        queued.into_iter().map(|routed| into_reply(self.wait(routed, at_silent))).collect()
     }
 
     /// Sends commands about keys, then waits for the replies.
-    fn ask_all(&self, calls: impl Iterator<Item = Call>) -> Vec<Result<Reply>> {
-        self.wait_all(self.queue_all(calls, Target::Any))
+    fn ask_all(
+        &self,
+        calls: impl Iterator<Item = Call>,
+        at_silent: &Limit<'_>,
+    ) -> Vec<Result<Reply>> {
+        self.wait_all(self.queue_all(calls, Target::Any), at_silent)
     }
 
     /// Returns the number of subscribers of each channel. One round trip.
     pub(super) fn subscribers(&self, channels: &[&str]) -> Vec<Result<u64>> {
         let queued = self.queue_subscribers(channels, Target::Any);
-        self.count_subscribers(queued, channels.len())
+        self.count_subscribers(queued, channels.len(), self.limit)
     }
 
     /// Queues the commands that count subscribers, each with the positions of its channels.
     ///
-    /// On a single server, `same` is their target.
+    /// The node of a channel's slot has all of its subscribers.
     fn queue_subscribers(&self, channels: &[&str], same: Target) -> Vec<(Vec<usize>, RoutedCall)> {
-        let all: Vec<_> = (0..channels.len()).collect();
-        if all.is_empty() {
-            return Vec::new();
-        }
         let router = &self.engine.router;
-        let is_sharded = self.engine.is_sharded();
-        let verb: &[u8] = if is_sharded { b"SHARDNUMSUB" } else { b"NUMSUB" };
-        let queue = |positions: Vec<usize>, target| {
-            let names = positions.iter().map(|at| channels[*at].as_bytes());
-            let parts: Vec<&[u8]> = [b"PUBSUB", verb].into_iter().chain(names).collect();
-            (positions, router.queue(Call::command(&parts), target))
+        let verb: &[u8] = if self.engine.is_sharded() { b"SHARDNUMSUB" } else { b"NUMSUB" };
+        let mut by_node: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, channel) in channels.iter().enumerate() {
+            by_node.entry(router.node_of(channel)).or_default().push(at);
+        }
+        let queue = |positions: Vec<usize>| {
+            let (first, rest) = positions.split_first()?;
+            let rest: Vec<_> = rest.iter().map(|at| channels[*at].as_bytes()).collect();
+            let call = Call::about_channels(verb, channels[*first].as_bytes(), &rest);
+            Some((positions, router.queue(call, same)))
         };
-        if !self.engine.is_cluster() {
-            return vec![queue(all, same)];
-        }
-        let mut queued = Vec::new();
-        for (_, connection) in router.servers() {
-            let is_there =
-                |at: &usize| !is_sharded || router.node_of(channels[*at]) == connection.node;
-            let positions: Vec<_> = all.iter().copied().filter(is_there).collect();
-            if !positions.is_empty() {
-                queued.push(queue(positions, Target::Prefer(connection)));
-            }
-        }
-        queued
+        by_node.into_values().filter_map(queue).collect()
     }
 
-    /// Waits for the queued commands; returns the subscribers of each channel on all servers that
-    /// answer.
-    ///
-    /// The number of a channel is an error if no server with the channel answers.
+    /// Waits for the queued commands; returns the subscribers of each channel.
     fn count_subscribers(
         &self,
         queued: Vec<(Vec<usize>, RoutedCall)>,
         channels: usize,
+        at_silent: &Limit<'_>,
     ) -> Vec<Result<u64>> {
         let (positions, queued): (Vec<_>, Vec<_>) = queued.into_iter().unzip();
-        let mut counts: Vec<Option<Result<u64>>> = vec![None; channels];
-        for (positions, reply) in positions.iter().zip(self.wait_all(queued)) {
+        let mut counts = vec![Ok(0); channels];
+        for (positions, reply) in positions.iter().zip(self.wait_all(queued, at_silent)) {
             let numbers = reply.and_then(read_counts);
             for (place, at) in positions.iter().enumerate() {
                 let number = numbers.as_ref().map(|all| all.get(place).copied().unwrap_or(0));
-                counts[*at] = Some(match (counts[*at].take(), number) {
-                    (Some(Ok(count)), Ok(number)) => Ok(count + number),
-                    (Some(Err(error)), _) if !self.engine.is_partial(&error) => Err(error),
-                    (Some(Ok(count)), Err(error)) if self.engine.is_partial(error) => Ok(count),
-                    (_, number) => number.map_err(Error::clone),
-                });
+                counts[*at] = number.map_err(Error::clone);
             }
         }
-        counts.into_iter().map(|count| count.unwrap_or(Ok(0))).collect()
+        counts
     }
 
-    /// Sets the records of the clients of all holders. One round trip for those not in `known`.
+    /// Sets the records of the clients of all holders. One round trip for those not in `records`.
     ///
-    /// Returns whether a node of a cluster did not answer, so that records are missing.
+    /// Nothing is asked after the limit: a silent node may have used up the time.
     ///
     /// # Errors
     /// `is_server` with the code `NOPERM` and the missing permission, if the server refuses.
     pub(super) fn add_records<'h>(
         &self,
-        known: &mut ClientRecords,
+        records: &mut ClientRecords,
         holders: impl Iterator<Item = &'h mut HolderInfo>,
-    ) -> Result<bool> {
-        let holders: Vec<_> = holders.collect();
+    ) -> Result<()> {
+        let (holders, now): (Vec<_>, _) = (holders.collect(), clock::now());
         let clients = holders.iter().filter_map(|holder| Some(holder.hold()?.0));
-        let clients: BTreeSet<_> = clients.filter(|client| !known.contains_key(client)).collect();
-        let replies = self.ask_all(clients.iter().map(|client| client_record::query(*client)));
-        let mut is_partial = false;
-        for (client, reply) in clients.into_iter().zip(replies) {
-            let record = match read_record(reply) {
+        let clients: BTreeSet<_> = clients.filter(|_| now < self.limit.end()).collect();
+        let node = |client: &Uuid| self.engine.router.node_of(&client_record::key(*client));
+        let mut clients: Vec<_> = clients.iter().map(|it| (*it, node(it))).collect();
+        clients.retain(|(client, node)| records.lacks(client, *node, now));
+        let queries = clients.iter().map(|(client, _)| client_record::query(*client));
+        let replies = self.ask_all(queries, &self.brief());
+        for ((client, node), reply) in clients.into_iter().zip(replies) {
+            match read_record(reply) {
                 Err(error) if self.engine.is_partial(&error) => {
-                    is_partial = true;
-                    None
+                    records.unreachable.insert(node, clock::now() + UNREACHABLE_INTERVAL);
                 }
-                record => record?.map(Arc::new),
-            };
-            known.insert(client, record);
+                record => {
+                    records.by_client.insert(client, record?.map(Arc::new));
+                }
+            }
         }
         for holder in holders {
-            let record = holder.hold().and_then(|(client, _)| known.get(&client).cloned());
-            holder.set_record(record.flatten());
+            let record = holder.hold().and_then(|(client, _)| records.by_client.get(&client));
+            holder.set_record(record.cloned().flatten());
         }
-        Ok(is_partial)
+        Ok(())
     }
 }
 

@@ -18,10 +18,6 @@ use crate::util::clock::{self, Moment};
 /// The time after which a client without a record is looked up again.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time after which clients are looked up again whose records are on a node that does not
-/// answer.
-const UNREACHABLE_INTERVAL: Duration = Duration::from_secs(16);
-
 /// The number of records above which the records of unseen clients are dropped.
 const MAX_RECORDS: usize = 1024;
 
@@ -78,7 +74,7 @@ impl LockWatch {
         let mut watch = LockWatch {
             names: Vec::new(),
             given: Vec::new(),
-            records: ClientRecords::new(),
+            records: ClientRecords::default(),
             next_lookup: Moment::START,
             session: LiveSession::open(&engine),
             engine,
@@ -127,7 +123,10 @@ impl LockWatch {
     /// lock whose state is unknown.
     ///
     /// So one node of a cluster that does not answer hides only the locks in its slots. The facts
-    /// about clients whose records are on that node are missing, also for locks on other nodes.
+    /// about clients whose records are on that node are missing, also for locks on other nodes;
+    /// they are asked for again after 16 s. The first look that meets the silence takes one
+    /// response time-out. Later looks wait 250 ms for the node, and as long for its records, unless
+    /// all locks are there.
     ///
     /// # Errors
     /// An inner error concerns one lock, and names it. The outer errors concern all:
@@ -168,9 +167,7 @@ impl LockWatch {
     fn add_facts(&mut self, inspector: &Inspector<'_>, found: &mut [LockInfo]) -> Result<()> {
         self.forget_records(found);
         let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
-        if inspector.add_records(&mut self.records, people)? {
-            self.next_lookup = clock::now() + UNREACHABLE_INTERVAL;
-        }
+        inspector.add_records(&mut self.records, people)?;
         self.session.begin_query();
         query::add_answers(&mut self.session, self.engine.name_prefix(), found);
         Ok(())
@@ -181,13 +178,13 @@ impl LockWatch {
         let now = clock::now();
         if self.next_lookup <= now {
             self.next_lookup = now + RECORD_INTERVAL;
-            self.records.retain(|_, record| record.is_some());
+            self.records.forget_missing();
         }
         if self.records.len() > MAX_RECORDS {
             let seen = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
             let seen: BTreeSet<_> =
                 seen.filter_map(|holder| HolderInfo::client_id(holder)).collect();
-            self.records.retain(|client, _| seen.contains(client));
+            self.records.forget_others(&seen);
         }
     }
 }

@@ -163,6 +163,11 @@ impl Router {
         (!pool.has_open()).then_some(error)
     }
 
+    /// Returns whether a server has answered no command since its last failure.
+    pub(crate) fn is_silent(&self, node: u32) -> bool {
+        self.healths.of(node).is_silent()
+    }
+
     /// Ends the pauses of all servers, because others may have taken over.
     pub(crate) fn end_pauses(&self) {
         self.healths.end_pauses();

@@ -409,8 +409,7 @@ impl Semaphore {
     /// Returns the number of clients with callers that wait for permits.
     ///
     /// Counts clients of this library and of Redisson. Blocks until the servers answer, for one
-    /// response time-out at most. One round trip; in a cluster without shard channels to all nodes
-    /// at the same time, and processes at a node that does not answer are not counted.
+    /// response time-out at most. One round trip.
     ///
     /// # Errors
     /// The errors of [`available`](Semaphore::available).

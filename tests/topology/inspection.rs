@@ -5,7 +5,7 @@ use crate::harness::wait::BOUND;
 use crate::harness::{Cluster, Replicated, eventually, exists, in_time};
 use leasehold::{CancelToken, Client, Guard, LockInfo, LockWatch, Sharding};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A poll interval after the end of any test: only messages wake a waiting caller.
 const NEVER: Duration = Duration::from_secs(120);
@@ -220,4 +220,121 @@ fn a_dead_node_hides_only_its_locks_with_plain_messages() {
 #[test]
 fn a_dead_node_hides_only_its_locks_with_the_messages_of_the_cluster() {
     shows_and_frees_locks_of_live_nodes(Sharding::Auto);
+}
+
+#[test]
+fn only_the_node_of_a_lock_counts_its_waiting_processes() {
+    let cluster = Cluster::start(3, 0);
+    for (sharding, verb) in [(Sharding::Off, "numsub"), (Sharding::Auto, "shardnumsub")] {
+        let builder = Client::builder().cluster(cluster.urls()).sharding(sharding);
+        let client = builder.build().expect("the cluster is well");
+        let name = cluster.key_on(&cluster.nodes()[1], "a");
+        let guard = client.lock(&name).lock().expect("free");
+        // The first use of the script sends some commands twice.
+        assert!(client.lock_info(&name).expect("an answer").is_some());
+        cluster.nodes().iter().for_each(|node| node.reset_stats());
+        assert!(client.lock_info(&name).expect("an answer").is_some());
+        client.lock(&name).waiting().expect("an answer");
+        assert!(client.locks("*").expect("a good pattern").all(|lock| lock.is_ok()));
+        let asked = cluster.nodes().iter().map(|node| node.calls(&format!("pubsub|{verb}")));
+        assert_eq!(Vec::from_iter(asked), [0, 3, 0], "{verb}");
+        drop(guard);
+    }
+}
+
+/// One node of a cluster stops, and the queries about locks of the others go on.
+fn asks_other_nodes_beside_a_silent_one(sharding: Sharding) {
+    /// The delay of a query that waits for the silent node.
+    const SILENCE: Duration = Duration::from_secs(2);
+    let cluster = Cluster::with(3, 0, |config| config.line("cluster-require-full-coverage no"));
+    let builder = || Client::builder().cluster(cluster.urls()).sharding(sharding);
+    let build = || builder().response_timeout(SILENCE).build().expect("the cluster is well");
+    let [live, other, silent] = cluster.nodes() else { panic!("three nodes") };
+    let [live, other, lost] = [live, other, silent].map(|node| cluster.key_on(node, "a"));
+    // The records of the holders are on the node that stops.
+    let of_silent = |client: &Client| {
+        let record = format!("leasehold_client:{{{}}}", client.id());
+        cluster.owner_of(&record).port() == silent.port()
+    };
+    let mut holding = std::iter::repeat_with(build).filter(of_silent);
+    let holding: [Client; 2] = std::array::from_fn(|_| holding.next().expect("one of many"));
+    let looking = build();
+    // Several pages of a search, each with locks of both clients.
+    let names: Vec<_> = (0..120).map(|number| format!("{{{live}}}{number}")).collect();
+    let all = names.iter().chain([&other, &lost]).zip(holding.iter().cycle());
+    let guards: Vec<_> = all.map(|(name, by)| by.lock(name).lock_owned().expect("free")).collect();
+    let has_process = |name: &str| {
+        let found = looking.lock_info(name).expect("an answer").expect("held");
+        found.holders()[0].pid().is_some()
+    };
+    eventually("the records are written", || has_process(&names[0]) && has_process(&names[1]));
+    let mut watch = looking.watch_locks([&names[0], &lost, &other]).expect("good names");
+    assert_eq!(look(&mut watch).len(), 3);
+    silent.stop();
+    let begun = Instant::now();
+    let mut rounds = 0;
+    while rounds < 5 {
+        let found: Vec<_> = looking.locks("*").expect("a good pattern").collect();
+        assert_eq!(found.iter().filter(|found| found.is_ok()).count(), 121);
+        let shown = looking.lock_info(&names[0]).expect("its node answers").expect("held");
+        assert_eq!(shown.holders()[0].client_id(), Some(holding[0].id()));
+        let holders = looking.lock(&other).holders().expect("its node answers");
+        assert_eq!(holders[0].client_id(), Some(holding[0].id()));
+        let each = watch.look_each().expect("some nodes answer");
+        let seen = each.iter().map(|lock| lock.as_ref().is_ok_and(Option::is_some));
+        assert_eq!(Vec::from_iter(seen), [true, false, true]);
+        rounds += 1;
+    }
+    // At first some queries find out that the node is silent.
+    let took = begun.elapsed();
+    assert!(took < 15 * SILENCE, "{took:?} for {} queries", 4 * rounds);
+    silent.resume();
+    eventually("all is known again", || {
+        let found: Vec<_> = looking.locks("*").expect("a good pattern").collect();
+        let is_known = |found: &leasehold::Result<LockInfo>| {
+            found.as_ref().is_ok_and(|lock| lock.holders().iter().all(|it| it.pid().is_some()))
+        };
+        found.iter().filter(|found| is_known(found)).count() == 122
+            && watch.look().is_ok_and(|looked| looked.iter().all(Option::is_some))
+    });
+    drop(guards);
+}
+
+#[test]
+fn a_silent_node_delays_few_queries_with_plain_messages() {
+    asks_other_nodes_beside_a_silent_one(Sharding::Off);
+}
+
+#[test]
+fn a_silent_node_delays_few_queries_with_the_messages_of_the_cluster() {
+    asks_other_nodes_beside_a_silent_one(Sharding::Auto);
+}
+
+#[test]
+fn a_search_skips_the_locks_whose_slot_is_moving_from_a_dead_node() {
+    let cluster = Cluster::with(3, 0, |config| config.line("cluster-require-full-coverage no"));
+    // The lock outlives its node.
+    let builder = Client::builder().cluster(cluster.urls()).watchdog_timeout(NEVER);
+    let client = builder.build().expect("the cluster is well");
+    let [old, new, _] = cluster.nodes() else { panic!("three nodes") };
+    let (moving, near) = (cluster.key_on(old, "a"), cluster.key_on(new, "a"));
+    // Several pages of a search.
+    let near = (0..200).map(|number| format!("{{{near}}}{number}"));
+    let names: Vec<_> = [format!("{{{moving}}}")].into_iter().chain(near).collect();
+    let guards = names.iter().map(|name| client.lock(name).lock_owned().expect("free"));
+    let guards: Vec<_> = guards.collect();
+    cluster.begin_migration(cluster.slot_of(&moving), new);
+    let port = new.port().to_string();
+    old.ask::<()>(&["MIGRATE", "127.0.0.1", &port, &names[0], "0", "5000"]);
+    old.kill();
+    let shown = || {
+        let found = client.locks("*").expect("a good pattern");
+        let (locks, errors): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
+        let servers = errors.iter().filter_map(|it| Some(it.as_ref().err()?.server()?.to_owned()));
+        (locks.len(), errors.len(), servers.collect::<Vec<_>>())
+    };
+    // The nodes refuse commands until they know of the death.
+    let expected = (200, 1, vec![old.addr().to_string()]);
+    eventually("the locks of the live nodes are found", || shown() == expected);
+    drop(guards);
 }

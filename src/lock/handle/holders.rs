@@ -41,7 +41,8 @@ impl<K: LockKind> Lock<K> {
     /// the lock is free. The call then asks the processes of the holders for more facts, if their
     /// clients have a [record](crate::Builder::announce): it connects to a server for this, in up
     /// to 250 ms per server that it tries, and waits 125 ms at most for the answers. Without an
-    /// answer these facts are unknown; see [`HolderInfo`].
+    /// answer these facts are unknown; see [`HolderInfo`]. A record is on any node of a cluster: if
+    /// that node is known not to answer, the call waits 250 ms for it, and does without.
     ///
     /// # Errors
     /// The errors of [`is_locked`](Lock::is_locked), and [`is_server`](crate::Error::is_server)
@@ -67,8 +68,7 @@ impl<K: LockKind> Lock<K> {
     ///
     /// Blocks until the servers answer, for one response time-out at most. One round trip; two for
     /// a queue that is not empty; none for a spin lock, because its waiters leave no trace on the
-    /// server. In a cluster without shard channels, all nodes count the waiting clients at the same
-    /// time, and clients at a node that does not answer are not counted.
+    /// server.
     ///
     /// # Errors
     /// The errors of [`holders`](Lock::holders).
