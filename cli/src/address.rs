@@ -112,11 +112,13 @@ fn split(urls: &str) -> Vec<String> {
 
 /// Returns the host and the port of a URL, or the path of its socket.
 fn host(url: &str) -> &str {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
-    let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
-    let address = if authority.is_empty() { rest } else { authority };
-    address.rsplit_once('@').map_or(address, |(_, host)| host)
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if scheme.to_ascii_lowercase().ends_with("unix") {
+        return path;
+    }
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
 
 #[cfg(test)]
@@ -139,6 +141,9 @@ mod tests {
             ("redis://:p@ss@redis.example", "redis.example"),
             ("redis://[::1]:6379", "[::1]:6379"),
             ("redis+unix:///run/redis.sock?user=a&pass=secret", "/run/redis.sock"),
+            ("redis+unix:///run/@r.sock", "/run/@r.sock"),
+            ("UNIX://localhost/run/r@1/r.sock?db=2&pass=a@b", "/run/r@1/r.sock"),
+            ("unix://user:secret@/run/r.sock", "/run/r.sock"),
         ] {
             assert_eq!(host(url), shown);
         }

@@ -68,7 +68,7 @@ fn a_url_that_cannot_be_used_is_a_configuration_error() {
         Client::builder().sentinel("master", [first, "redis://127.0.0.1:2/0"]),
         Client::builder().cluster([first, "redis://127.0.0.1:2/0"]),
     ] {
-        builder.build_lazily().expect("one database");
+        drop(builder.build_lazily().expect("one database"));
     }
     let nowhere = Client::builder().build().expect_err("the builder names no server");
     assert!(nowhere.is_configuration());
