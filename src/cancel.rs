@@ -249,7 +249,7 @@ impl<'a> Limit<'a> {
 }
 
 fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")
+    Error::new(ErrorKind::Cancelled, "the wait was cancelled")
 }
 
 #[cfg(all(test, not(leasehold_model)))]

@@ -58,10 +58,10 @@ impl Refusal {
                 (Login, "the server requires a password; add it to the URL, or use Builder::login")
             }
             "WRONGPASS" => (Login, "check the user and the password in the URL"),
-            "WRONGTYPE" => (Final, "the key holds a value that is no lock"),
+            "WRONGTYPE" => (Final, "the key holds a value of another kind"),
             "NOPERM" => (Final, PERMISSIONS),
             "MOVED" | "ASK" => (Final, "the server is a cluster node; see Builder::cluster"),
-            "CROSSSLOT" => (Final, "the keys of one lock lie in different slots"),
+            "CROSSSLOT" => (Final, "the keys of one name lie in different slots"),
             "NOSCRIPT" => (Recoverable, "the server drops scripts as fast as they are loaded"),
             // The master became a replica while it waited for replicas, or an operator ended that.
             "UNBLOCKED" => (Transient, "the server may be a replica now"),

@@ -97,7 +97,7 @@ const TEMPORARY: [(&str, &str); 9] = [
 
 /// Refusals that end a wait, and the advice in their errors.
 const PERMANENT: [(&str, &str); 6] = [
-    ("WRONGTYPE Operation against a key holding the wrong kind of value", "no lock"),
+    ("WRONGTYPE Operation against a key holding the wrong kind of value", "of another kind"),
     ("NOAUTH Authentication required.", "password"),
     ("NOPERM this user has no permissions to run the 'evalsha' command", "docs/permissions.md"),
     ("CROSSSLOT Keys in request don't hash to the same slot", "slot"),
@@ -304,9 +304,9 @@ fn a_key_of_another_type_is_refused() {
     let client = open(&server);
     server.ask::<()>(&["SET", "a", "a text"]);
     let lock = limited(&client, "a");
-    assert_refused(&lock.lock().expect_err("no lock"), "WRONGTYPE", "no lock");
-    assert_refused(&lock.try_lock().expect_err("no lock"), "WRONGTYPE", "no lock");
-    assert_refused(&lock.force_unlock().expect_err("no lock"), "WRONGTYPE", "no lock");
+    assert_refused(&lock.lock().expect_err("no lock"), "WRONGTYPE", "of another kind");
+    assert_refused(&lock.try_lock().expect_err("no lock"), "WRONGTYPE", "of another kind");
+    assert_refused(&lock.force_unlock().expect_err("no lock"), "WRONGTYPE", "of another kind");
     assert_eq!(server.ask::<String>(&["GET", "a"]), "a text");
 
     // The key is overwritten while the lock is held.
@@ -321,7 +321,7 @@ fn a_key_of_another_type_is_refused() {
     let waited = outcome_of_a_wait(&server, &server.url(), "c", |_| {
         server.ask::<()>(&["SET", "c", "a text"]);
     });
-    assert_refused(&waited.expect_err("no lock"), "WRONGTYPE", "no lock");
+    assert_refused(&waited.expect_err("no lock"), "WRONGTYPE", "of another kind");
 }
 
 #[test]

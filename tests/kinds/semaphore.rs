@@ -299,6 +299,12 @@ fn a_key_of_another_type_is_an_error() {
             assert!(error.is_server() && error.code() == Some("WRONGTYPE"), "{error}");
         }
     }
+    server.ask::<()>(&["DEL", "a"]);
+    let other = self::client(&server);
+    let guard = other.lock("a").lock().expect("free");
+    let error = semaphore(&client, 1).acquire().expect_err("a lock is no semaphore");
+    assert!(error.to_string().contains("the key holds a value of another kind"), "{error}");
+    guard.unlock().expect("it is still held");
 }
 
 #[test]
