@@ -59,6 +59,33 @@ fn assert_one_warning(server: &str, text: &str) {
     assert!(warnings.len() <= 3, "{warnings:#?}");
 }
 
+/// Starts a server that is also the only node of a cluster. `reply` gets the name of a command, its
+/// words and the port; without an answer of its own the server gives the usual one.
+fn only_node(
+    reply: impl Fn(&str, &[String], u16) -> Option<String> + Send + Sync + 'static,
+) -> Impostor {
+    let port = Arc::<OnceLock<u16>>::default();
+    let its_port = Arc::clone(&port);
+    let node = Impostor::answering(move |request| {
+        let (name, port) = (name_of(request), *its_port.get()?);
+        let usual = || match name.as_str() {
+            "CLUSTER" if request[1] == "SLOTS" => {
+                let node = format!("*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
+                format!("*1\r\n*3\r\n:0\r\n:16383\r\n{node}")
+            }
+            "CLUSTER" => "$18\r\ncluster_state:ok\r\n\r\n".to_owned(),
+            name => default_reply(name, request),
+        };
+        let text = reply(&name, request, port).unwrap_or_else(usual);
+        (text != CLOSE).then(|| text.into_bytes())
+    });
+    port.set(node.addr().port()).expect("set once");
+    node
+}
+
+/// Stands for the end of the connection instead of a reply.
+const CLOSE: &str = "close";
+
 /// A server that can begin to close each connection at the first command after `HELLO`.
 struct ClosingServer {
     impostor: Impostor,
@@ -69,24 +96,25 @@ impl ClosingServer {
     fn start() -> ClosingServer {
         let closes = Arc::new(AtomicBool::new(false));
         let is_closing = Arc::clone(&closes);
-        let impostor = Impostor::answering(move |request| {
-            let name = name_of(request);
-            if name != "HELLO" && is_closing.load(Ordering::SeqCst) {
-                return None;
-            }
+        let impostor = only_node(move |name, request, _| {
             let is_taken = request.iter().any(|word| word.starts_with("awaited"));
-            let reply = match name.as_str() {
-                ACQUIRE if is_taken => HELD.to_owned(),
-                name => default_reply(name, request),
-            };
-            Some(reply.into_bytes())
+            match name {
+                "HELLO" => None,
+                _ if is_closing.load(Ordering::SeqCst) => Some(CLOSE.to_owned()),
+                ACQUIRE if is_taken => Some(HELD.to_owned()),
+                _ => None,
+            }
         });
         ClosingServer { impostor, closes }
     }
 }
 
 /// The reconnection of the watchdog must not wake the watchdog: its connection proves nothing.
-fn a_server_that_closes_at_the_first_command_causes_no_storm(holds: usize, waiters: usize) {
+fn a_server_that_closes_at_the_first_command_causes_no_storm(
+    settings: impl Fn(&str) -> Builder,
+    holds: usize,
+    waiters: usize,
+) {
     let _log_check = LogCheck::start();
     let server = ClosingServer::start();
     let failures = FailureCount::default();
@@ -116,12 +144,22 @@ fn a_server_that_closes_at_the_first_command_causes_no_storm(holds: usize, waite
 
 #[test]
 fn a_server_that_closes_at_the_first_command_causes_no_storm_for_one_hold() {
-    a_server_that_closes_at_the_first_command_causes_no_storm(1, 0);
+    a_server_that_closes_at_the_first_command_causes_no_storm(settings, 1, 0);
 }
 
 #[test]
 fn a_server_that_closes_at_the_first_command_causes_no_storm_for_many_holds_and_waiters() {
-    a_server_that_closes_at_the_first_command_causes_no_storm(50, 20);
+    a_server_that_closes_at_the_first_command_causes_no_storm(settings, 50, 20);
+}
+
+/// Returns settings for a cluster with a short lease.
+fn cluster_settings(url: &str) -> Builder {
+    Client::builder().cluster([url]).sharding(Sharding::Off).watchdog_timeout(LEASE)
+}
+
+#[test]
+fn a_node_that_closes_at_the_first_command_causes_no_storm() {
+    a_server_that_closes_at_the_first_command_causes_no_storm(cluster_settings, 50, 20);
 }
 
 /// A server that answers one command per connection: each reconnection is reported, and the check
@@ -322,30 +360,16 @@ fn a_waiting_call_goes_on_with_its_connection_while_others_cannot_log_in() {
 #[test]
 fn requests_that_a_node_always_redirects_are_repeated_with_a_growing_pause() {
     const REQUESTS: usize = 20;
-    let (port, releases) = (Arc::<OnceLock<u16>>::default(), Arc::<AtomicUsize>::default());
-    let (its_port, count) = (Arc::clone(&port), Arc::clone(&releases));
-    let node = Impostor::answering(move |request| {
-        let port = its_port.get()?;
-        let name = name_of(request);
-        let reply = match name.as_str() {
-            "CLUSTER" if request[1] == "SLOTS" => {
-                let node = format!("*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
-                format!("*1\r\n*3\r\n:0\r\n:16383\r\n{node}")
-            }
-            "CLUSTER" => "$18\r\ncluster_state:ok\r\n\r\n".to_owned(),
-            "PUBSUB" => "*0\r\n".to_owned(),
-            RELEASE => {
-                count.fetch_add(1, Ordering::SeqCst);
-                format!("-MOVED {} 127.0.0.1:{port}\r\n", slot(&request[3]))
-            }
-            ACQUIRE => ":-2\r\n".to_owned(),
-            name => default_reply(name, request),
-        };
-        Some(reply.into_bytes())
+    let releases = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&releases);
+    let node = only_node(move |name, request, port| match name {
+        RELEASE => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Some(format!("-MOVED {} 127.0.0.1:{port}\r\n", slot(&request[3])))
+        }
+        _ => None,
     });
-    port.set(node.addr().port()).expect("set once");
-    let settings = Client::builder().cluster([node.url()]).sharding(Sharding::Off);
-    let client = build(settings.announce(false).watchdog_timeout(2 * LEASE));
+    let client = build(cluster_settings(&node.url()).watchdog_timeout(2 * LEASE));
     take(&client, REQUESTS).into_iter().for_each(drop);
     thread::sleep(LEASE);
     let releases = releases.load(Ordering::SeqCst);
