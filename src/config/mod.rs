@@ -358,7 +358,8 @@ impl Builder {
     /// command that changes a lock, a semaphore or a latch to a server that reports the role of
     /// replica; the verb returns the error of a replica that is read-only ([`code`](Error::code)
     /// `READONLY`, retryable), and calls that already wait go on. Queries work. Set this to true
-    /// only if no program takes locks at the master.
+    /// only if no program takes locks at the master: an [audit](Builder::audit_policy) then has no
+    /// finding for the role.
     ///
     /// The client reads the role with each new connection, and before a verb fails. If a server
     /// becomes a replica that accepts writes and keeps its connections, the client notices at its
@@ -378,7 +379,7 @@ impl Builder {
     /// - evicts keys;
     /// - keeps no data on disk;
     /// - grants locks while it is cut off from its replicas;
-    /// - is a replica;
+    /// - is a replica, without [`allow_replica`](Builder::allow_replica);
     /// - is older than Redis 6.2;
     /// - has a clock that differs by more than 5 s;
     /// - is a cluster node and was given to [`single`](Builder::single) (never refused).

@@ -42,7 +42,7 @@ use crate::local::hold::HandoffBounds;
 use crate::pool::request::Request;
 use crate::pool::router::Router;
 use crate::stats::Stats;
-use crate::topology::audit::{self, AuditFinding};
+use crate::topology::audit::{self, AuditFinding, AuditScope};
 use crate::topology::failover::FailoverMonitor;
 use crate::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
@@ -95,6 +95,8 @@ pub(crate) struct EngineSettings {
     pub(crate) weight_step: Duration,
     /// Whether replicas have to acknowledge each hold.
     pub(crate) needs_replicas: bool,
+    /// Whether the client takes locks on replicas.
+    allows_replica: bool,
     /// Whether the client answers questions of other processes.
     announces: bool,
     pub(crate) response_timeout: Duration,
@@ -278,11 +280,13 @@ impl Engine {
             // Finds the present master, which the audit then names.
             self.router.ping(&self.limit(self.response_limit()))?;
         }
+        let allows_replica = self.settings.allows_replica;
+        let scope = AuditScope { of_cluster: self.is_cluster(), allows_replica };
         let (mut findings, mut first_error, mut has_answer) = (Vec::new(), None, false);
         for (server, connection) in self.router.servers() {
             let limit = self.limit(self.response_limit());
             let ask = |calls| self.router.call_in_one_write(calls, connection, &limit);
-            match audit::examine(&server, self.is_cluster(), ask) {
+            match audit::examine(&server, scope, ask) {
                 Ok(found) => {
                     has_answer = true;
                     findings.extend(found);

@@ -32,7 +32,7 @@ use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
 use crate::pool::router::Router;
 use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
-use crate::topology::audit::{AuditPolicy, Auditor};
+use crate::topology::audit::{AuditPolicy, AuditScope, Auditor};
 use crate::topology::failover::{FailoverMonitor, ServerObserver};
 use crate::topology::health::ServerHealths;
 use crate::topology::route::Route;
@@ -162,8 +162,9 @@ impl Startup {
     }
 
     fn auditor(&self, router: &Router) -> Arc<Auditor> {
-        let (policy, events) = (self.settings.audit_policy, self.sink.clone());
-        Arc::new(Auditor::new(policy, router.is_cluster(), events))
+        let Builder { audit_policy, allow_replica, .. } = self.settings;
+        let scope = AuditScope { of_cluster: router.is_cluster(), allows_replica: allow_replica };
+        Arc::new(Auditor::new(audit_policy, scope, self.sink.clone()))
     }
 
     fn listeners(&self, deployment: &Deployment, channels: &Arc<Channels>) -> Listeners {
@@ -222,6 +223,7 @@ impl Startup {
             back_off: settings.back_off,
             weight_step: settings.weight_step,
             needs_replicas: settings.min_replicas.0 > 0,
+            allows_replica: settings.allow_replica,
             announces: settings.announce,
             response_timeout: settings.response_timeout,
             reply_span: self.timeouts.response + self.timeouts.replicas,

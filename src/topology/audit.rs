@@ -62,12 +62,21 @@ impl fmt::Display for AuditFinding {
     }
 }
 
+/// The settings of a client that decide which facts about a server are findings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AuditScope {
+    /// Whether the client is configured for a cluster.
+    pub(crate) of_cluster: bool,
+    /// Whether the client takes locks on replicas.
+    pub(crate) allows_replica: bool,
+}
+
 /// Audits one server. `ask` sends the commands in one round trip.
 ///
 /// A server that does not answer is an error. Commands that it refuses are a finding.
 pub(crate) fn examine(
     server: &Arc<str>,
-    of_cluster: bool,
+    scope: AuditScope,
     ask: impl FnOnce(Vec<Call>) -> Vec<Result<Reply>>,
 ) -> Result<Vec<AuditFinding>> {
     let before = clock::unix_time();
@@ -79,8 +88,7 @@ pub(crate) fn examine(
         }
     }
     let facts = ServerFacts::read(replies, before, clock::unix_time());
-    let texts = facts.findings().into_iter();
-    let texts = texts.chain(facts.cluster_mode_finding().filter(|_| !of_cluster));
+    let texts = facts.findings(scope).into_iter().chain(facts.cluster_mode_finding(scope));
     Ok(texts.chain(refusal_finding(refused)).map(|text| finding(server, text)).collect())
 }
 
@@ -102,8 +110,7 @@ fn finding(server: &Arc<str>, text: String) -> AuditFinding {
 /// The audit of one client.
 pub(crate) struct Auditor {
     audit_policy: AuditPolicy,
-    /// Whether the client is configured for a cluster.
-    of_cluster: bool,
+    scope: AuditScope,
     events: EventSink,
     audited: Mutex<BTreeSet<Arc<str>>>,
 }
@@ -115,8 +122,8 @@ impl fmt::Debug for Auditor {
 }
 
 impl Auditor {
-    pub(crate) fn new(audit_policy: AuditPolicy, of_cluster: bool, events: EventSink) -> Auditor {
-        Auditor { audit_policy, of_cluster, events, audited: Mutex::default() }
+    pub(crate) fn new(audit_policy: AuditPolicy, scope: AuditScope, events: EventSink) -> Auditor {
+        Auditor { audit_policy, scope, events, audited: Mutex::default() }
     }
 
     /// Returns whether the client audits servers.
@@ -152,9 +159,9 @@ impl Auditor {
 
     /// Reports the findings about a server. With [`AuditPolicy::Refuse`], a finding is an error.
     fn report(&self, server: &Arc<str>, facts: &ServerFacts) -> Result<()> {
-        let findings = facts.findings();
+        let findings = facts.findings(self.scope);
         // This finding never refuses a server: cluster mode costs commands, but endangers no lock.
-        let harmless = facts.cluster_mode_finding().filter(|_| !self.of_cluster);
+        let harmless = facts.cluster_mode_finding(self.scope);
         for text in findings.iter().chain(&harmless) {
             let finding: Arc<str> = finding(server, text.clone()).to_string().into();
             log::warn!(
@@ -238,11 +245,11 @@ impl ServerFacts {
     }
 
     /// Returns the findings. Each is the end of a sentence that starts with the server.
-    fn findings(&self) -> Vec<String> {
+    fn findings(&self, scope: AuditScope) -> Vec<String> {
         let all = [
             self.eviction_finding(),
             self.persistence_finding(),
-            self.role_finding(),
+            self.role_finding().filter(|_| !scope.allows_replica),
             self.replica_finding(),
             self.version_finding(),
             self.clock_finding(),
@@ -301,8 +308,9 @@ impl ServerFacts {
     }
 
     /// Returns a finding for clients that are not configured for a cluster.
-    fn cluster_mode_finding(&self) -> Option<String> {
-        (self.fact(["redis_mode", "server_mode"])? == "cluster").then(|| {
+    fn cluster_mode_finding(&self, scope: AuditScope) -> Option<String> {
+        let is_node = self.fact(["redis_mode", "server_mode"])? == "cluster";
+        (is_node && !scope.of_cluster).then(|| {
             "is in cluster mode: it refuses commands on keys of different slots, which are then \
              sent one by one (use Builder::cluster)"
                 .to_owned()
@@ -341,8 +349,11 @@ mod tests {
         Reply::List(pairs.iter().flat_map(|(name, value)| [text(name), text(value)]).collect())
     }
 
+    const SCOPE: AuditScope = AuditScope { of_cluster: false, allows_replica: false };
+
     fn findings(replies: Vec<Reply>) -> Vec<String> {
-        ServerFacts::read(replies, Duration::from_secs(100), Duration::from_secs(101)).findings()
+        let [before, after] = [100, 101].map(Duration::from_secs);
+        ServerFacts::read(replies, before, after).findings(SCOPE)
     }
 
     const GOOD: &str = "# Server\r\nredis_version:6.2.0\r\nrole:master\r\nmaxmemory:100\r\n\
@@ -393,8 +404,10 @@ mod tests {
     #[test]
     fn a_server_is_audited_once() {
         let server: Arc<str> = "s".into();
-        let auditor = Auditor::new(AuditPolicy::Report, false, EventSink::default());
+        let auditor = |policy| Auditor::new(policy, SCOPE, EventSink::default());
+        let ignores = auditor(AuditPolicy::Ignore);
+        let auditor = auditor(AuditPolicy::Report);
         assert!(auditor.is_first(&server) && !auditor.is_first(&server));
-        assert!(!Auditor::new(AuditPolicy::Ignore, false, EventSink::default()).is_first(&server));
+        assert!(!ignores.is_first(&server));
     }
 }

@@ -357,7 +357,7 @@ mod tests {
     use crate::listener::ListenerSettings;
     use crate::local::hold::{self, Grant, Hold};
     use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
-    use crate::topology::audit::AuditPolicy;
+    use crate::topology::audit::{AuditPolicy, AuditScope};
     use crate::topology::cluster::Cluster;
     use crate::topology::route::Route;
 
@@ -427,7 +427,8 @@ mod tests {
             events: EventSink::default(),
             executor: Arc::default(),
         };
-        let auditor = Auditor::new(AuditPolicy::Ignore, true, EventSink::default());
+        let scope = AuditScope { of_cluster: true, allows_replica: false };
+        let auditor = Auditor::new(AuditPolicy::Ignore, scope, EventSink::default());
         let (router, auditor) = (Arc::new(unreachable_cluster()), Arc::new(auditor));
         let (channels, route) = (Arc::<Channels>::default(), Route::Node(cluster()));
         let listeners = Arc::new(Listeners::new(

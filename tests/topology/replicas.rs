@@ -1,9 +1,9 @@
 //! `min_replicas`: acquiring or extending a lock counts only if enough replicas have the write.
 
 use crate::harness::{
-    Replicated, Server, eventually, eventually_some, exists, in_time, owner, pttl,
+    Config, Replicated, Server, eventually, eventually_some, exists, in_time, owner, pttl,
 };
-use leasehold::{Audit, Builder, Client, Error, Events, MultiLock, RenewalFailed};
+use leasehold::{Audit, AuditPolicy, Builder, Client, Error, Events, MultiLock, RenewalFailed};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
@@ -284,7 +284,8 @@ fn a_connection_that_breaks_during_a_wait_for_replicas_costs_a_resend() {
 
 /// Starts a master with a replica that accepts writes.
 fn writable() -> Pair {
-    Pair { servers: Replicated::with(1, 0, |config| config.line("replica-read-only no")) }
+    let settings = |config: Config| config.line("replica-read-only no").line("appendonly yes");
+    Pair { servers: Replicated::with(1, 0, settings) }
 }
 
 #[test]
@@ -331,7 +332,9 @@ fn a_replica_that_accepts_writes_grants_nothing_beside_its_master() {
     });
     held.unlock().expect("held");
 
-    let allowed = single().allow_replica(true).build().expect("the replica answers");
+    let allowed = single().allow_replica(true).audit_policy(AuditPolicy::Refuse);
+    let allowed = allowed.build().expect("the role is no finding");
+    assert_eq!(allowed.audit().expect("the replica answers"), []);
     allowed.lock("a").lock().expect("the setting permits it").unlock().expect("held");
 }
 
