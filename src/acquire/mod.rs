@@ -240,7 +240,9 @@ impl<'a> WaitLoop<'a> {
         let (local, kind) = (&self.context().local, self.call.rules.kind());
         let Candidate { caller, owner, started, .. } = &self.candidate;
         let awaits = || local.awaits_own_guard(caller, owner, now);
-        self.reports.own_guard.check(*started, now, awaits, (local.name().given(), kind))
+        let deadline = self.call.options.return_by;
+        let name = local.name().given();
+        self.reports.own_guard.check(*started, now, deadline, awaits, (name, kind))
     }
 
     fn turn(&self, now: Moment) -> Turn {

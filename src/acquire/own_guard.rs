@@ -1,7 +1,8 @@
 //! The warning of a wait for an owned guard that the waiting thread took.
 //!
-//! Such a wait ends if the thread has sent the guard to another one, and never if it has not. The
-//! library cannot know which, so the call waits, and a line of the log names the lock.
+//! If the thread has sent the guard to another one, that one can end the wait. If it has not, only
+//! the deadline of the call does. The library cannot know which, so the call waits, and a line of the
+//! log names the lock.
 
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ impl OwnGuardWarning {
         &mut self,
         started: Moment,
         now: Moment,
+        deadline: Moment,
         awaits: impl FnOnce() -> bool,
         (name, kind): (&str, Kind),
     ) -> Moment {
@@ -41,10 +43,11 @@ impl OwnGuardWarning {
             return due;
         }
         self.is_settled = true;
+        let end = if deadline == Moment::END { "for ever" } else { "until its deadline" };
         log::warn!(
             logger: LINES, target: log_target::LEASE, lock = name, kind:?;
             "a call for the {kind} {name:?} waits for an owned guard that its own thread took: \
-             it waits for ever if that thread still has the guard"
+             it waits {end} if that thread still has the guard"
         );
         Moment::END
     }

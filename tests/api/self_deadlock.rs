@@ -141,6 +141,7 @@ fn a_call_waits_for_an_owned_guard_that_its_thread_took_and_sent_away() -> Resul
     let named = |holder: &str| lock("own named").with_holder(holder);
     let both = MultiLock::new([lock("own multi"), lock("own multi, second")]);
     let red = RedLock::new([client.clone()], "own red");
+    let red_limit = RedLock::new([client.clone()], "own red limit");
     thread::scope(|scope| {
         start_wait(scope, "own plain", lock("own plain"), Lock::lock_owned, Lock::lock);
         start_wait(scope, "own fair", client.fair_lock("own fair"), Lock::lock_owned, Lock::lock);
@@ -164,7 +165,19 @@ fn a_call_waits_for_an_owned_guard_that_its_thread_took_and_sent_away() -> Resul
         start_wait(scope, "own limit", lock("own limit"), Lock::lock_owned, |lock| {
             lock.try_lock_for(MINUTE).map(Option::unwrap)
         });
+        start_wait(scope, "own red limit", red_limit, RedLock::lock_owned, |lock| {
+            lock.try_lock_for(MINUTE).map(Option::unwrap)
+        });
     });
+    for (name, end) in [
+        ("own plain", "waits for ever if"),
+        ("own multi", "waits for ever if"),
+        ("own red", "waits for ever if"),
+        ("own limit", "waits until its deadline if"),
+        ("own red limit", "waits until its deadline if"),
+    ] {
+        assert_eq!(logged(&[&format!("{name:?}"), end]), 1, "{name}");
+    }
     Ok(())
 }
 

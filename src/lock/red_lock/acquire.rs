@@ -173,7 +173,8 @@ impl<'a> RedAcquire<'a> {
     fn warn_of_own_guard(&mut self, started: Moment) -> Moment {
         let RedLock { name, local, .. } = self.lock;
         let awaits = || !self.holder.is_owned() && local.has_own_guard();
-        self.own_guard.check(started, clock::now(), awaits, (name, Kind::Red))
+        let deadline = self.patience.deadline();
+        self.own_guard.check(started, clock::now(), deadline, awaits, (name, Kind::Red))
     }
 
     /// Waits for the end of a hold of this process, until `check` at most. Polls the servers at the
