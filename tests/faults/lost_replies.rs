@@ -107,7 +107,9 @@ pub(super) fn at_every_byte_then(
                         // Each cut has a new client: pauses grow over the outages of one client.
                         let cut_happens = |after: &usize| {
                             let setup = Setup::new(server, digests, direct);
-                            run(&setup, Cut { direction, after: *after, then })
+                            let was_cut = run(&setup, Cut { direction, after: *after, then });
+                            setup.client.close();
+                            was_cut
                         };
                         let bytes = (first..).step_by(PROXIES).take_while(cut_happens);
                         let least =
