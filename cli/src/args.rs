@@ -48,11 +48,14 @@ Exit codes: 0 the picture is written; 64 also if the input cannot be read; 73
 the picture cannot be written.";
 
 /// The servers and the exit codes of all verbs, in the man page.
-const NOTES: &str = "A URL is redis://[user][:password]@host[:port][/database], the same with \
-    rediss:// (TLS), or redis+unix:///path. Commas separate several URLs. Other users can see \
-    --url in the list of processes: put a URL with a password into LEASEHOLD_URL. \
-    LEASEHOLD_LOGIN=user:password is for the servers behind sentinels, whose URLs have the login \
-    of the sentinels. Exit codes of all verbs: 0 success; 64 wrong usage; 69 no server answers; \
+const NOTES: &str = "A URL is redis://[user][:password]@host[:port][/database], or with \
+    ?db=database for the database; the same with rediss:// (TLS); or \
+    redis+unix:///path/to/socket[?db=database&user=user&pass=password]. User and password are \
+    percent-encoded. Commas separate several URLs. Other users can see --url in the list of \
+    processes: put a URL with a password into LEASEHOLD_URL. LEASEHOLD_LOGIN=user:password is for \
+    the servers with the data, of any deployment, in place of the login in their URLs; the login \
+    in the URL of a sentinel is for the sentinel. Exit codes of all verbs: 0 success; 64 wrong \
+    usage; 69 no server answers; \
     70 the program or the system failed; 77 refused by the server. The sections of run, show, \
     force, audit and timeline name further codes.";
 
@@ -353,6 +356,20 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         definition().debug_assert();
+    }
+
+    #[test]
+    fn the_notes_have_the_servers_of_the_readme() {
+        for part in [
+            "redis://[user][:password]@host[:port][/database]",
+            "?db=database",
+            "redis+unix:///path/to/socket[?db=database&user=user&pass=password]",
+            "LEASEHOLD_LOGIN=user:password",
+            "of any deployment, in place of the login in their URLs",
+        ] {
+            let readme = in_one_line(include_str!("../README.md"));
+            assert!(NOTES.contains(part) && readme.contains(part), "{part}");
+        }
     }
 
     fn error(words: &[&str]) -> String {

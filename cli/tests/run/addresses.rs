@@ -49,6 +49,19 @@ fn a_login_for_the_servers_behind_sentinels_stands_in_a_variable() {
 }
 
 #[test]
+fn the_login_of_the_variable_takes_the_place_of_that_in_the_url() {
+    let server = Server::with(|config| config.password("secret"));
+    let code_of = |password: &str, login: &str| {
+        let mut command = leasehold();
+        command.env("LEASEHOLD_URL", server.login_url("default", password));
+        command.env("LEASEHOLD_LOGIN", login).args(["run", "x", "--", "true"]);
+        Running::start(command).finish().code()
+    };
+    assert_eq!(code_of("wrong", ":secret"), 0);
+    assert_eq!(code_of("secret", ":wrong"), 77);
+}
+
+#[test]
 fn a_server_may_have_a_socket_and_a_database() {
     let server = Server::start();
     assert_eq!(code_with(&["--url", &server.unix_url()]), 0);
