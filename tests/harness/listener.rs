@@ -1,10 +1,11 @@
 //! A TCP listener on a free port of 127.0.0.1, served by a thread.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use super::ports::listen;
 use super::wait::eventually;
 
 /// Accepts connections on its own thread until it is closed or dropped.
@@ -18,7 +19,7 @@ pub struct Listener {
 impl Listener {
     /// Starts to listen; the thread passes each connection to `serve`.
     pub fn start(thread_name: &str, serve: impl FnMut(TcpStream) + Send + 'static) -> Self {
-        let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("some port is free");
+        let socket = listen();
         let addr = socket.local_addr().expect("a bound socket has an address");
         let closing = Arc::new(AtomicBool::new(false));
         let thread = thread::Builder::new()

@@ -10,7 +10,7 @@
 //! | `members.rs` | the process at the other end of a connection |
 //! | `resp.rs` | the parser of requests |
 //! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, its configuration, questions to it |
-//! | `ports.rs` | free ports for servers |
+//! | `ports.rs` | free ports for servers, each used once |
 //! | `gate.rs` | the proxies in front of a server |
 //! | `clock.rs`, `clock.c`, `boot_clock.c` | clocks of servers and clients that a test moves |
 //! | `refusals.c`, `signals.c` | a sandbox; a storm of signals |

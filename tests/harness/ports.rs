@@ -1,9 +1,14 @@
 //! Ports of 127.0.0.1 for servers.
+//!
+//! Each port has one server per process: a client of a test that has ended may still call its
+//! server, and the log lines of a process tell servers apart by their ports.
 
+use std::collections::HashSet;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// The distance from a cluster node's port to the port of its bus.
 pub(super) const TO_THE_BUS: u16 = 10_000;
@@ -13,7 +18,14 @@ pub(super) const TO_THE_BUS: u16 = 10_000;
 /// The port is below the range of ports for outgoing connections. So no client gets the port of a
 /// server that is down, and a client that connects in a loop never connects to itself.
 pub fn free_port() -> u16 {
-    random_port(10_000..outgoing_ports_start(), is_free)
+    random_port(10_000..outgoing_ports_start(), |port| is_free(port).then_some(port))
+}
+
+/// Listens at a port like those of `free_port`.
+pub fn listen() -> TcpListener {
+    random_port(10_000..outgoing_ports_start(), |port| {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
+    })
 }
 
 /// Returns a free port for a cluster node; the port 10000 above is also free.
@@ -21,13 +33,21 @@ pub fn free_port() -> u16 {
 /// Both are below the range for outgoing connections, if that range leaves room.
 pub fn free_port_with_bus() -> u16 {
     let end = outgoing_ports_start().saturating_sub(TO_THE_BUS).max(11_000);
-    random_port(10_000..end, |port| is_free(port) && is_free(port + TO_THE_BUS))
+    random_port(10_000..end, |port| (is_free(port) && is_free(port + TO_THE_BUS)).then_some(port))
 }
 
-fn random_port(ports: Range<u16>, fits: impl Fn(u16) -> bool) -> u16 {
+/// Returns what `make` makes of the first random port that it can use and that this function has
+/// not given away before.
+fn random_port<T>(ports: Range<u16>, make: impl Fn(u16) -> Option<T>) -> T {
+    static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
+    let is_new = |port: &u16| {
+        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+        given.get_or_insert_default().insert(*port)
+    };
     (0..1000)
         .map(|attempt| random_of(&ports, attempt))
-        .find(|port| fits(*port))
+        .filter(is_new)
+        .find_map(make)
         .expect("some port is free")
 }
 

@@ -3,8 +3,9 @@
 //! After `trickle`, each request gets a reply that arrives byte by byte, and ends only when the
 //! test drops the proxy. After `slow_down`, few bytes pass at a time, in both directions.
 
+use super::ports::listen;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -42,7 +43,7 @@ impl Modes {
 
 impl Trickle {
     pub fn start(upstream: SocketAddr) -> Trickle {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listener = listen();
         let address = listener.local_addr().expect("an address");
         let modes = Arc::<Modes>::default();
         let shared = Arc::clone(&modes);
