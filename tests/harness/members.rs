@@ -22,6 +22,8 @@ struct State {
     by_address: HashMap<SocketAddr, Arc<str>>,
     /// When the last read began and ended.
     last_read: Option<(Instant, Instant)>,
+    /// How long callers waited for reads: the bytes of a connection wait as long.
+    waits: Vec<(Instant, Instant)>,
 }
 
 impl Members {
@@ -37,6 +39,7 @@ impl Members {
     /// The connection was made before `since`. `None` if no member has the port, or if the
     /// connection is closed.
     pub fn connected_from(&self, client: SocketAddr, since: Instant) -> Option<Arc<str>> {
+        let called = Instant::now();
         let mut state = self.state();
         // At an older read, another process may have had the port.
         if state.last_read.is_none_or(|(begun, _)| begun < since) {
@@ -48,7 +51,13 @@ impl Members {
             state.by_address = read_connections(&state.by_pid);
             state.last_read = Some((begun, Instant::now()));
         }
+        state.waits.push((called, Instant::now()));
         state.by_address.get(&client).cloned()
+    }
+
+    /// Returns the times in which callers of `connected_from` waited.
+    pub fn waits(&self) -> Vec<(Instant, Instant)> {
+        self.state().waits.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -35,6 +35,8 @@ pub struct History {
     pub workers: Vec<Worker>,
     pub attempts: Vec<Attempt>,
     pub disturbances: Vec<Disturbance>,
+    /// The stalls of the machine that servers felt.
+    pub stalls: Vec<Stall>,
     pub bounds: Bounds,
     /// The count of each plain semaphore and latch after the run, if it has a key.
     pub counts: HashMap<String, i64>,
@@ -50,7 +52,7 @@ pub struct Worker {
     pub stalls: Vec<Stall>,
 }
 
-/// A time in which a worker process did not run.
+/// A time in which a process did not run, or waited for its disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stall {
     pub from: Nanos,
@@ -298,7 +300,7 @@ impl History {
 
     /// Returns the stall of the machine with the greatest part between two moments, and that part.
     pub fn longest_stall(&self, from: Nanos, to: Nanos) -> Nanos {
-        let stalls = self.workers.iter().flat_map(|worker| &worker.stalls);
+        let stalls = self.workers.iter().flat_map(|worker| &worker.stalls).chain(&self.stalls);
         stalls.map(|s| s.to.min(to).saturating_sub(s.from.max(from))).max().unwrap_or(0)
     }
 

@@ -15,6 +15,7 @@
 //! | `nemesis.rs` | the injection of faults, from a seed |
 //! | `controls.rs` | runs with a known bug, which the checks must find |
 //! | `run.rs` | a run from its start to its report |
+//! | `stalls.rs` | the stalls of the machine |
 //! | `clock.rs` | the clock |
 //!
 //! All moments are nanoseconds since boot. The processes of a machine share this clock, so the
@@ -34,6 +35,7 @@ mod nemesis;
 mod plan;
 mod record;
 mod run;
+mod stalls;
 mod store;
 mod worker;
 mod workers;

@@ -1,10 +1,11 @@
 //! One run from its start to its report.
 
-use super::checks::{Bounds, Disturbance, Findings, History, Promise, Violation};
+use super::checks::{Bounds, Disturbance, Findings, History, Promise, Stall, Violation};
 use super::deployment::Deployment;
 use super::fault::Fault;
 use super::nemesis::{Nemesis, STEP};
 use super::plan::Plan;
+use super::stalls::{self, Probe};
 use super::store::{self, Account};
 use super::worker::{Arguments, CAPACITY, Kind, WEIGHT_STEP, acquire_all_once};
 use super::workers::Workers;
@@ -69,7 +70,7 @@ pub struct Report {
     accounts: Vec<Account>,
     /// The longest wait beside a free lock, and its bound.
     longest_wait: (Nanos, Nanos),
-    /// The longest stall of the machine that a worker noticed.
+    /// The longest stall of the machine that a worker noticed or a server felt.
     longest_stall: Nanos,
     disturbances: Vec<Disturbance>,
     pub violations: Vec<Violation>,
@@ -104,6 +105,8 @@ impl AddAssign for Counts {
 /// Runs a plan and checks its history.
 pub fn run(plan: &Plan) -> Report {
     let (deployment, store) = (Deployment::start(plan.layout), Server::start());
+    let sockets = deployment.servers().iter().map(|server| server.path("redis.sock"));
+    let probe = Probe::start(sockets);
     let mut workers = Workers::start(plan, &deployment, store.url());
     let mut nemesis = Nemesis::new(plan, &deployment);
     let end = Instant::now() + plan.span;
@@ -115,8 +118,14 @@ pub fn run(plan: &Plan) -> Report {
     nemesis.record_unexplained_change(Fault::Quiet);
     let mut left = left_by_idle_workers(plan, &deployment);
     let (disturbances, counts) = (nemesis.disturbances, counts(&deployment));
-    let bounds = bounds(plan);
-    let mut history = History { disturbances, bounds, counts, ..History::default() };
+    let (bounds, mut stalls) = (bounds(plan), probe.finish());
+    stalls.extend(deployment.members.waits().into_iter().map(stalls::between));
+    // A server that a fault stops is no stall of the machine.
+    let stops = |it: &Disturbance, stall: &Stall| {
+        it.name.starts_with("Stop") && it.from <= stall.to && stall.from <= it.until
+    };
+    stalls.retain(|stall| !disturbances.iter().any(|it| stops(it, stall)));
+    let mut history = History { disturbances, stalls, bounds, counts, ..History::default() };
     workers.finish().for_each(|(worker, records)| history.add(worker, records));
     left.append(&mut workers.leftovers);
     if left.is_empty() {

@@ -2,8 +2,10 @@
 
 mod elections;
 
+use super::checks::Stall;
 use super::plan::Work;
 use super::record::{End, Event, Record, Request, Verb};
+use super::stalls::{self, SAMPLE};
 use super::store::Store;
 use super::{Nanos, millis, now};
 use crate::harness::process::Role;
@@ -62,12 +64,6 @@ pub const WEIGHT_STEP: Duration = Duration::from_millis(200);
 
 /// Percentage of waiting calls that a cancellation ends, in place of a time-out.
 const CANCELLED: u8 = 15;
-
-/// The length of the sleeps that measure stalls of the machine.
-const SAMPLE: Duration = Duration::from_millis(10);
-
-/// The shortest delay of a sleep that is recorded as a stall.
-const STALL: Nanos = millis(50);
 
 /// How long a holder still checks a hold that must be lost.
 const CHECKED_AFTER_LOSS: Duration = Duration::from_millis(500);
@@ -269,9 +265,8 @@ fn record_stalls(role: &Role, stop: &AtomicBool) {
     while !stop.load(Ordering::SeqCst) {
         let due = now() + SAMPLE.as_nanos() as Nanos;
         thread::sleep(SAMPLE);
-        let at = now();
-        if due + STALL < at {
-            let event = Event::Stalled(at - due);
+        if let Some(Stall { from, to: at }) = stalls::since(due) {
+            let event = Event::Stalled(at - from);
             role.say(&Record { attempt: 0, at, event }.line());
         }
     }

@@ -3,7 +3,7 @@
 //! Without a disturbance there is no error, no refusal before the deadline or long after it, and
 //! no renewed hold is lost.
 //!
-//! A stall of the machine excuses a loss. A renewal begins a third of a lease after the last one,
+//! A stall of the machine, as a worker or a server felt it, excuses a loss. A renewal begins a third of a lease after the last one,
 //! so two thirds of a lease pass until the loss, at four steps: the watchdog, the proxy, the server
 //! and the proxy again. At least one of the steps then takes a sixth of the lease.
 //!
