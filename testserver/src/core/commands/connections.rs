@@ -1,0 +1,287 @@
+//! Connections: protocol, login, names, and what is known of them.
+
+use super::super::resp::{Bytes, Reply, text_of};
+use super::super::state::{Connection, ConnectionId, DATABASES, State};
+use super::{Call, Command, Outcome, SYNTAX, refusal, upper, wrong_arity};
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::control("AUTH", -2, auth),
+    Command::control("CLIENT|GETNAME", 2, |call| {
+        let name = call.connection()?.name.clone();
+        Ok(if name.is_empty() { Reply::Nil } else { Reply::Bulk(name) })
+    }),
+    Command::control("CLIENT|ID", 2, |call| Ok(Reply::Integer(call.caller.0 as i64))),
+    Command::control("CLIENT|INFO", 2, |call| {
+        let (caller, now) = (call.caller, call.state.now);
+        Ok(Reply::Verbatim(describe(caller, call.connection()?, now)))
+    }),
+    Command::control("CLIENT|KILL", -3, kill),
+    Command::control("CLIENT|LIST", -2, list),
+    Command::control("CLIENT|SETNAME", 3, |call| {
+        let name = call.args[2].clone();
+        set_name(call.connection()?, name)?;
+        Ok(Reply::ok())
+    }),
+    Command::data("ECHO", 2, |call| Ok(Reply::bulk(call.args[1].clone()))),
+    Command::control("HELLO", -1, hello),
+    Command::data("PING", -1, ping),
+    Command::control("QUIT", -1, |call| {
+        call.connection()?.is_closing = true;
+        Ok(Reply::ok())
+    }),
+    Command::control("RESET", 1, reset),
+    Command::control("SELECT", 2, select),
+];
+
+const NO_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+
+impl Call<'_> {
+    /// Returns the connection that called.
+    pub(super) fn connection(&mut self) -> Result<&mut Connection, String> {
+        let connection = self.state.connections.get_mut(&self.caller);
+        connection.ok_or_else(|| "ERR the connection has ended".to_owned())
+    }
+}
+
+fn set_name(connection: &mut Connection, name: Bytes) -> Result<(), String> {
+    if name.iter().any(|byte| !(b'!'..=b'~').contains(byte)) {
+        return Err(NO_NAME.to_owned());
+    }
+    connection.name = name;
+    Ok(())
+}
+
+fn auth(call: &mut Call<'_>) -> Outcome {
+    let (user, password) = match call.args {
+        [_, _] if call.state.password.is_empty() => {
+            let text = "ERR AUTH <password> called without any password configured for the \
+                        default user. Are you sure your configuration is correct?";
+            return Err(text.to_owned());
+        }
+        [_, password] => (&b"default"[..], password),
+        [_, user, password] => (&user[..], password),
+        _ => return Err(SYNTAX.to_owned()),
+    };
+    log_in(call.state, call.caller, user, password)?;
+    Ok(Reply::ok())
+}
+
+/// Logs a connection in.
+fn log_in(
+    state: &mut State,
+    caller: ConnectionId,
+    user: &[u8],
+    password: &[u8],
+) -> Result<(), String> {
+    let fits = state.password.is_empty() || state.password.as_bytes() == password;
+    if user != b"default" || !fits {
+        let text = "WRONGPASS invalid username-password pair or user is disabled.";
+        return Err(text.to_owned());
+    }
+    if let Some(connection) = state.connections.get_mut(&caller) {
+        connection.is_logged_in = true;
+    }
+    Ok(())
+}
+
+fn hello(call: &mut Call<'_>) -> Outcome {
+    let protocol = match call.args.get(1) {
+        Some(version) => {
+            let text = "ERR Protocol version is not an integer or out of range";
+            let version = super::integer(version).map_err(|_| text)?;
+            if !(2..=3).contains(&version) {
+                return Err("NOPROTO unsupported protocol version".to_owned());
+            }
+            Some(version)
+        }
+        None => None,
+    };
+    let (mut name, mut at) = (None, 2);
+    while at < call.len() {
+        match &*call.upper(at) {
+            "AUTH" if at + 2 < call.len() => {
+                let (user, password) = (&call.args[at + 1], &call.args[at + 2]);
+                log_in(call.state, call.caller, user, password)?;
+                at += 3;
+            }
+            "SETNAME" if at + 1 < call.len() => {
+                name = Some(call.args[at + 1].clone());
+                at += 2;
+            }
+            _ => {
+                let option = text_of(&call.args[at]);
+                return Err(format!("ERR Syntax error in HELLO option '{option}'"));
+            }
+        }
+    }
+    let caller = call.caller;
+    let connection = call.connection()?;
+    if !connection.is_logged_in {
+        let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise \
+                    the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the \
+                    client and select the RESP protocol version at the same time";
+        return Err(text.to_owned());
+    }
+    if let Some(name) = name {
+        set_name(connection, name)?;
+    }
+    if let Some(protocol) = protocol {
+        connection.resp3 = protocol == 3;
+    }
+    let protocol = if connection.resp3 { 3 } else { 2 };
+    let facts = [
+        ("server", Reply::bulk("redis")),
+        ("version", Reply::bulk(super::VERSION)),
+        ("proto", Reply::Integer(protocol)),
+        ("id", Reply::Integer(caller.0 as i64)),
+        ("mode", Reply::bulk("standalone")),
+        ("role", Reply::bulk("master")),
+        ("modules", Reply::Array(Vec::new())),
+    ];
+    Ok(Reply::Map(facts.map(|(name, value)| (Reply::bulk(name), value)).into()))
+}
+
+fn ping(call: &mut Call<'_>) -> Outcome {
+    if call.len() > 2 {
+        return Err(wrong_arity("ping"));
+    }
+    let text = call.args.get(1);
+    if call.connection().is_ok_and(|it| !it.resp3 && it.is_subscriber()) {
+        let text = text.cloned().unwrap_or_default();
+        return Ok(Reply::Array(vec![Reply::bulk("pong"), Reply::Bulk(text)]));
+    }
+    Ok(match text {
+        Some(text) => Reply::Bulk(text.clone()),
+        None => Reply::Status("PONG".to_owned()),
+    })
+}
+
+fn reset(call: &mut Call<'_>) -> Outcome {
+    let needs_login = !call.state.password.is_empty();
+    let connection = call.connection()?;
+    *connection = Connection {
+        is_logged_in: !needs_login,
+        input: std::mem::take(&mut connection.input),
+        output: std::mem::take(&mut connection.output),
+        connected_at: connection.connected_at,
+        last_used: connection.last_used,
+        ..Connection::default()
+    };
+    Ok(Reply::Status("RESET".to_owned()))
+}
+
+fn select(call: &mut Call<'_>) -> Outcome {
+    let database = call.integer(1)?;
+    if i32::try_from(database).is_err() {
+        let text = "ERR value is out of range, value must between -2147483648 and 2147483647";
+        return Err(text.to_owned());
+    }
+    let database = usize::try_from(database).ok().filter(|database| *database < DATABASES);
+    call.connection()?.database = database.ok_or("ERR DB index is out of range")?;
+    Ok(Reply::ok())
+}
+
+/// Returns a connection's line of `CLIENT LIST`.
+fn describe(id: ConnectionId, connection: &Connection, now: i64) -> String {
+    let seconds = |since: i64| (now - since).max(0) / 1_000_000;
+    format!(
+        "id={} addr=127.0.0.1:{} laddr=127.0.0.1:0 fd={} name={} age={} idle={} flags={} db={} \
+         sub={} psub={} ssub={} multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
+         obl={} oll=0 omem=0 tot-mem=0 events=r cmd={} user=default redir=-1 resp={}\n",
+        id.0,
+        10_000 + id.0 % 50_000,
+        id.0,
+        String::from_utf8_lossy(&connection.name),
+        seconds(connection.connected_at),
+        seconds(connection.last_used),
+        if connection.is_subscriber() { "P" } else { "N" },
+        connection.database,
+        connection.channels.len(),
+        connection.patterns.len(),
+        connection.shard_channels.len(),
+        connection.output.len(),
+        connection.last_command,
+        if connection.resp3 { 3 } else { 2 },
+    )
+}
+
+/// Reads a number of a connection.
+fn id(text: &[u8]) -> Option<ConnectionId> {
+    let id = super::number::parse_integer(text).filter(|id| *id > 0)?;
+    u64::try_from(id).ok().map(ConnectionId)
+}
+
+/// Tells whether a connection is of the type with the given name in upper case.
+fn is_of_type(connection: &Connection, name: &str) -> bool {
+    match name {
+        "PUBSUB" => connection.is_subscriber(),
+        "NORMAL" => !connection.is_subscriber(),
+        _ => false,
+    }
+}
+
+/// Reads the name of a type of connections.
+fn type_name(text: &[u8]) -> Result<String, String> {
+    let name = upper(text);
+    let is_known = ["NORMAL", "PUBSUB", "MASTER", "REPLICA", "SLAVE"].contains(&&*name);
+    let unknown = || format!("ERR Unknown client type '{}'", text_of(text));
+    if is_known { Ok(name) } else { Err(unknown()) }
+}
+
+fn list(call: &mut Call<'_>) -> Outcome {
+    let (mut wanted_type, mut wanted_ids) = (None, None);
+    match (&*call.upper(2), call.len()) {
+        ("", 2) => {}
+        ("TYPE", 4) => wanted_type = Some(type_name(&call.args[3])?),
+        ("ID", 4..) => {
+            let ids = call.args[3..].iter().map(|text| id(text));
+            let ids: Option<Vec<ConnectionId>> = ids.collect();
+            wanted_ids = Some(ids.ok_or("ERR Invalid client ID")?);
+        }
+        _ => return Err(SYNTAX.to_owned()),
+    }
+    let now = call.state.now;
+    let lines = call.state.connections.iter().filter(|(id, connection)| {
+        wanted_type.as_ref().is_none_or(|name| is_of_type(connection, name))
+            && wanted_ids.as_ref().is_none_or(|ids| ids.contains(id))
+    });
+    Ok(Reply::Verbatim(lines.map(|(id, connection)| describe(*id, connection, now)).collect()))
+}
+
+fn kill(call: &mut Call<'_>) -> Outcome {
+    if call.len() == 3 {
+        return Err(refusal("CLIENT KILL with an address"));
+    }
+    let (mut wanted_id, mut wanted_type, mut spares_caller) = (None, None, true);
+    let (options, []) = call.args[2..].as_chunks::<2>() else { return Err(SYNTAX.to_owned()) };
+    for [option, value] in options {
+        match &*upper(option) {
+            "ID" => {
+                let id = id(value).ok_or("ERR client-id should be greater than 0")?;
+                wanted_id = Some(id);
+            }
+            "TYPE" => wanted_type = Some(type_name(value)?),
+            "SKIPME" => {
+                spares_caller = match &*upper(value) {
+                    "YES" => true,
+                    "NO" => false,
+                    _ => return Err(SYNTAX.to_owned()),
+                }
+            }
+            "ADDR" | "LADDR" | "USER" => return Err(refusal("this filter of CLIENT KILL")),
+            _ => return Err(SYNTAX.to_owned()),
+        }
+    }
+    let mut count = 0;
+    for (id, connection) in &mut call.state.connections {
+        let is_wanted = wanted_id.is_none_or(|wanted| wanted == *id)
+            && wanted_type.as_ref().is_none_or(|name| is_of_type(connection, name))
+            && !(spares_caller && *id == call.caller)
+            && !connection.is_closing;
+        if is_wanted {
+            connection.is_closing = true;
+            count += 1;
+        }
+    }
+    Ok(Reply::Integer(count))
+}

@@ -1,0 +1,173 @@
+//! The server itself: its clock, settings, counts and end.
+
+use super::super::glob;
+use super::super::resp::{Bytes, Reply};
+use super::super::state::State;
+use super::{Call, Command, Outcome, SYNTAX, VERSION, refusal, upper};
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::control("CLUSTER|INFO", 2, no_cluster),
+    Command::control("CLUSTER|MYID", 2, no_cluster),
+    Command::control("CLUSTER|NODES", 2, no_cluster),
+    Command::control("CLUSTER|SHARDS", 2, no_cluster),
+    Command::control("CLUSTER|SLOTS", 2, no_cluster),
+    Command::control("CONFIG|GET", -3, settings),
+    Command::control("CONFIG|RESETSTAT", 2, |call| {
+        call.state.calls.clear();
+        Ok(Reply::ok())
+    }),
+    Command::control("CONFIG|SET", -4, change_settings),
+    Command::data("INFO", -1, info),
+    Command::control("READONLY", 1, no_cluster),
+    Command::control("READWRITE", 1, no_cluster),
+    Command::data("ROLE", 1, |_| {
+        let offset = Reply::Integer(0);
+        Ok(Reply::Array(vec![Reply::bulk("master"), offset, Reply::Array(Vec::new())]))
+    }),
+    Command::control("SHUTDOWN", -1, |call| {
+        call.state.is_shut_down = true;
+        Ok(Reply::Sent)
+    }),
+    Command::data("TIME", 1, |call| {
+        let now = call.state.now;
+        let parts = [now.div_euclid(1_000_000), now.rem_euclid(1_000_000)];
+        Ok(Reply::bulks(parts.map(|part| part.to_string())))
+    }),
+    Command::data("WAIT", 3, wait),
+];
+
+fn no_cluster(_: &mut Call<'_>) -> Outcome {
+    Err("ERR This instance has cluster support disabled".to_owned())
+}
+
+/// The settings that never change: without a limit of memory, persistence or replicas.
+const FIXED: &[(&str, &str)] = &[
+    ("appendfsync", "everysec"),
+    ("appendonly", "no"),
+    ("cluster-enabled", "no"),
+    ("databases", "16"),
+    ("maxmemory", "0"),
+    ("maxmemory-policy", "noeviction"),
+    ("min-replicas-max-lag", "10"),
+    ("min-replicas-to-write", "0"),
+    ("save", ""),
+    ("timeout", "0"),
+];
+
+fn settings(call: &mut Call<'_>) -> Outcome {
+    let patterns: Vec<Bytes> = call.args[2..].iter().map(|it| it.to_ascii_lowercase()).collect();
+    let password = [("requirepass", &*call.state.password)];
+    let all = FIXED.iter().copied().chain(password);
+    let fits = |name: &str| patterns.iter().any(|pattern| glob::fits(pattern, name.as_bytes()));
+    let found = all.filter(|(name, _)| fits(name));
+    Ok(Reply::Map(found.map(|(name, value)| (Reply::bulk(name), Reply::bulk(value))).collect()))
+}
+
+fn change_settings(call: &mut Call<'_>) -> Outcome {
+    let (pairs, []) = call.args[2..].as_chunks::<2>() else { return Err(SYNTAX.to_owned()) };
+    let mut password = None;
+    for [name, value] in pairs {
+        let name = upper(name).to_ascii_lowercase();
+        if name == "requirepass" {
+            password = Some(String::from_utf8_lossy(value).into_owned());
+        } else if !FIXED.contains(&(&*name, &*String::from_utf8_lossy(value))) {
+            return Err(refusal(&format!("another value of the setting '{name}'")));
+        }
+    }
+    if let Some(password) = password {
+        call.state.password = password;
+    }
+    Ok(Reply::ok())
+}
+
+fn wait(call: &mut Call<'_>) -> Outcome {
+    let timeout = super::number::parse_integer(&call.args[2]);
+    let timeout = timeout.ok_or("ERR timeout is not an integer or out of range")?;
+    if timeout < 0 {
+        return Err("ERR timeout is negative".to_owned());
+    }
+    if call.integer(1)? > 0 {
+        return Err(refusal("replicas to wait for"));
+    }
+    Ok(Reply::Integer(0))
+}
+
+/// Writes the lines of a section.
+type Section = fn(&mut State) -> String;
+
+fn info(call: &mut Call<'_>) -> Outcome {
+    let wanted: Vec<String> = call.args[1..].iter().map(|it| upper(it)).collect();
+    let names = |name: &str| wanted.iter().any(|wanted| wanted == name);
+    let (all, default) =
+        (names("ALL") || names("EVERYTHING"), wanted.is_empty() || names("DEFAULT"));
+    let sections: [(&str, Section); 8] = [
+        ("Server", server),
+        ("Clients", clients),
+        ("Persistence", |_| "loading:0\r\naof_enabled:0\r\n".to_owned()),
+        ("Stats", stats),
+        ("Replication", replication),
+        ("Commandstats", command_stats),
+        ("Cluster", |_| "cluster_enabled:0\r\n".to_owned()),
+        ("Keyspace", keyspace),
+    ];
+    let mut text = String::new();
+    for (name, section) in sections {
+        let in_default = name != "Commandstats";
+        if all || (default && in_default) || names(&name.to_ascii_uppercase()) {
+            if !text.is_empty() {
+                text += "\r\n";
+            }
+            text += &format!("# {name}\r\n{}", section(call.state));
+        }
+    }
+    Ok(Reply::Verbatim(text))
+}
+
+fn server(state: &mut State) -> String {
+    let uptime = (state.now - state.started_at).max(0) / 1_000_000;
+    format!(
+        "redis_version:{VERSION}\r\nredis_mode:standalone\r\nrun_id:{}\r\ntcp_port:0\r\n\
+         server_time_usec:{}\r\nuptime_in_seconds:{uptime}\r\n",
+        state.run_id, state.now
+    )
+}
+
+fn clients(state: &mut State) -> String {
+    format!("connected_clients:{}\r\nblocked_clients:0\r\n", state.connections.len())
+}
+
+fn stats(state: &mut State) -> String {
+    let commands: u64 = state.calls.values().map(|calls| calls.run).sum();
+    format!(
+        "total_connections_received:{}\r\ntotal_commands_processed:{commands}\r\n",
+        state.connections_made
+    )
+}
+
+fn replication(state: &mut State) -> String {
+    format!(
+        "role:master\r\nconnected_slaves:0\r\nmaster_replid:{}\r\nmaster_repl_offset:0\r\n",
+        state.run_id
+    )
+}
+
+fn command_stats(state: &mut State) -> String {
+    let line = |(name, calls): (&&str, &super::super::state::Calls)| {
+        // The clock stands still while a command runs.
+        format!(
+            "cmdstat_{}:calls={},usec=0,usec_per_call=0.00,rejected_calls={},failed_calls={}\r\n",
+            name.to_ascii_lowercase(),
+            calls.run,
+            calls.rejected,
+            calls.failed
+        )
+    };
+    state.calls.iter().map(line).collect()
+}
+
+fn keyspace(state: &mut State) -> String {
+    let now = state.now_ms();
+    let counts = state.databases().iter_mut().map(|database| database.count(now));
+    let counts = counts.enumerate().filter(|(_, keys)| *keys > 0);
+    counts.map(|(at, keys)| format!("db{at}:keys={keys},expires=0,avg_ttl=0\r\n")).collect()
+}

@@ -1,0 +1,74 @@
+//! A small Redis-compatible server in the process, for tests and trials without `redis-server`.
+//!
+//! [`TestServer::start`] makes a thread and a Unix socket: no program, no port, no configuration.
+//! Scripts run in a real Lua 5.1. A test sets the clock, ends a lease, silences the server, refuses
+//! commands or loses all data, in microseconds and without a sleep:
+//!
+//! ```
+//! use leasehold_testserver::TestServer;
+//! use std::io::{Read, Write};
+//! use std::os::unix::net::UnixStream;
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = TestServer::start()?;
+//! let path = server.url().trim_start_matches("redis+unix://");
+//! let mut client = UnixStream::connect(path)?;
+//! let mut ask = |request: &str| -> std::io::Result<String> {
+//!     client.write_all(request.as_bytes())?;
+//!     let mut reply = [0; 64];
+//!     let read = client.read(&mut reply)?;
+//!     Ok(String::from_utf8_lossy(&reply[..read]).into_owned())
+//! };
+//! assert_eq!(ask("SET lock mine NX PX 30000\r\n")?, "+OK\r\n");
+//! server.advance(Duration::from_secs(31))?;
+//! assert_eq!(ask("EXISTS lock\r\n")?, ":0\r\n");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The crate knows nothing of its clients; any Redis client that connects to a Unix socket can use
+//! it.
+//!
+//! # What it answers
+//!
+//! The replies are those of Redis 7.0.15, byte by byte, in RESP2 and RESP3: a test compares a
+//! million random calls of all the commands below and of many scripts with a real server.
+//!
+//! - Keys: `COPY DBSIZE DEL EXISTS EXPIRE EXPIREAT EXPIRETIME FLUSHALL FLUSHDB KEYS PERSIST PEXPIRE
+//!   PEXPIREAT PEXPIRETIME PTTL RENAME SCAN TTL TYPE UNLINK`
+//! - Texts: `APPEND DECR DECRBY GET GETDEL GETSET INCR INCRBY MGET MSET PSETEX SET SETEX SETNX
+//!   STRLEN`
+//! - Hashes: `HDEL HEXISTS HGET HGETALL HINCRBY HKEYS HLEN HMGET HMSET HRANDFIELD HSET HSETNX
+//!   HSTRLEN HVALS`
+//! - Lists: `LINDEX LLEN LPOP LPOS LPUSH LRANGE LREM LSET LTRIM RPOP RPUSH`
+//! - Sets: `SADD SCARD SISMEMBER SMEMBERS SREM`
+//! - Sorted sets: `ZADD ZCARD ZCOUNT ZINCRBY ZMSCORE ZPOPMAX ZPOPMIN ZRANGE ZRANGEBYSCORE ZRANK ZREM
+//!   ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCORE`
+//! - Channels: `PSUBSCRIBE PUBLISH PUBSUB PUNSUBSCRIBE SPUBLISH SSUBSCRIBE SUBSCRIBE SUNSUBSCRIBE
+//!   UNSUBSCRIBE`
+//! - Scripts: `EVAL EVALSHA SCRIPT EXISTS|FLUSH|KILL|LOAD`
+//! - Connections and server: `AUTH CLIENT GETNAME|ID|INFO|KILL|LIST|SETNAME CONFIG
+//!   GET|RESETSTAT|SET ECHO HELLO INFO PING QUIT RESET ROLE SELECT SHUTDOWN TIME WAIT`
+//!
+//! It refuses everything else: a command as one that Redis does not know, an option or a setting
+//! with `ERR the test server does not have ..`. There are no replicas, clusters, users besides the
+//! default one, transactions, blocking commands and limits of memory. Scripts have the functions of
+//! Lua and `redis.*`, but no `cjson`, `cmsgpack`, `struct`, `bit` and `os`, no random numbers, and
+//! may not choose a database. `DBSIZE` does not count expired keys, which Redis may still count.
+//! Without an order in Redis (`KEYS`, `SCAN`, `SMEMBERS`, large hashes), the order differs.
+//!
+//! # Simulations
+//!
+//! [`core::Core`] is the same server without sockets, threads and clock, for simulations of whole
+//! systems.
+
+pub mod core;
+mod net;
+mod program;
+mod server;
+
+pub use core::Data;
+#[doc(hidden)]
+pub use program::Program;
+pub use server::{Error, TestServer};

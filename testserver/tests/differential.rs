@@ -1,0 +1,233 @@
+//! Random requests to this server and to a real one: every reply is the same, byte by byte.
+//!
+//! The clock of the real server stands still during a batch of requests, and its random choices
+//! are always the first, as those of a [`Core`] with the seed 0. `LEASEHOLD_CALLS` sets the number
+//! of requests, `LEASEHOLD_SEED` the seed.
+
+#[path = "differential/real.rs"]
+mod real;
+#[path = "differential/requests.rs"]
+mod requests;
+
+use leasehold_testserver::core::{ConnectionId, Core};
+use real::{Connection, Real, reply_len};
+use requests::{Request, Requests};
+
+/// The requests that are sent before their replies are read.
+const BATCH: usize = 100;
+
+/// A moment after 2020, when the clocks start.
+const START: i64 = 1_600_000_000_000_000;
+
+/// The same connection to both servers.
+struct Pair {
+    real: Connection,
+    ours: ConnectionId,
+}
+
+struct Comparison {
+    real: Real,
+    ours: Core,
+    requests: Requests,
+}
+
+impl Comparison {
+    fn start(seed: u64) -> Self {
+        let real = Real::start(START);
+        let mut ours = Core::new(0);
+        ours.set_clock(START);
+        Self { real, ours, requests: Requests::new(seed, START) }
+    }
+
+    /// Connects to both servers, and sends the first requests of the connection.
+    fn connect(&mut self, first: &[&str]) -> Pair {
+        let mut pair = Pair { real: self.real.connect(), ours: self.ours.connect() };
+        for request in first {
+            let words: Request = request.split(' ').map(|it| it.as_bytes().to_vec()).collect();
+            let bytes = encode(&words);
+            pair.real.send(&bytes);
+            self.ours.receive(pair.ours, &bytes);
+            // The reply to HELLO has the number of the connection.
+            let _ = (pair.real.reply(request), self.ours.take_output(pair.ours));
+        }
+        pair
+    }
+
+    /// Sends requests on one connection to both servers, and compares their replies.
+    fn compare(&mut self, pair: &mut Pair, requests: &[Request]) {
+        self.real.set_clock(self.requests.now);
+        self.ours.set_clock(self.requests.now);
+        let bytes: Vec<u8> = requests.iter().flat_map(|request| encode(request)).collect();
+        pair.real.send(&bytes);
+        for request in requests {
+            self.ours.receive(pair.ours, &encode(request));
+            let (ours, is_closing) = self.ours.take_output(pair.ours);
+            assert!(!is_closing, "{}", show(request));
+            let real = pair.real.reply(&show(request));
+            let (real, ours) = match certainty(request) {
+                Certainty::Bytes => (real, ours),
+                Certainty::Items => (sorted(&real), sorted(&ours)),
+                Certainty::Number => (first_line(&real), first_line(&ours)),
+            };
+            assert!(
+                real == ours,
+                "{}\nredis-server: {}\nthis server:  {}",
+                show(request),
+                real.escape_ascii(),
+                ours.escape_ascii()
+            );
+        }
+    }
+
+    /// Compares the messages that a subscriber got.
+    fn compare_messages(&mut self, pair: &mut Pair) {
+        let end = encode(&[b"PING".to_vec(), b"end".to_vec()]);
+        pair.real.send(&end);
+        self.ours.receive(pair.ours, &end);
+        let (mut ours, _) = self.ours.take_output(pair.ours);
+        while !ours.is_empty() {
+            let message: Vec<u8> = ours.drain(..reply_len(&ours).expect("a message")).collect();
+            let real = pair.real.reply("a subscriber");
+            assert_eq!(real.escape_ascii().to_string(), message.escape_ascii().to_string());
+        }
+    }
+
+    /// Compares all that `SCAN` finds.
+    fn compare_scans(&mut self, pair: &mut Pair) {
+        let count = 1 + self.requests.below(20);
+        let kind = ["", "string", "hash", "zset"][self.requests.below(4)];
+        let mut found = [Vec::new(), Vec::new()];
+        for (at, keys) in found.iter_mut().enumerate() {
+            let mut cursor = b"0".to_vec();
+            loop {
+                let mut request = format!("SCAN x COUNT {count}");
+                if !kind.is_empty() {
+                    request += &format!(" TYPE {kind}");
+                }
+                let mut request: Request = request.split(' ').map(|it| it.into()).collect();
+                request[1] = cursor;
+                let bytes = encode(&request);
+                let reply = if at == 0 {
+                    pair.real.send(&bytes);
+                    pair.real.reply("SCAN")
+                } else {
+                    self.ours.receive(pair.ours, &bytes);
+                    self.ours.take_output(pair.ours).0
+                };
+                let mut items = texts(&reply);
+                cursor = items.remove(0);
+                keys.extend(items);
+                if cursor == b"0" {
+                    break;
+                }
+            }
+            keys.sort();
+            keys.dedup();
+        }
+        assert_eq!(found[0], found[1]);
+    }
+}
+
+fn encode(request: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", request.len()).into_bytes();
+    for word in request {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// What of a reply follows from the requests.
+enum Certainty {
+    Bytes,
+    /// The order follows from the hashes of Redis.
+    Items,
+    /// Redis chooses by chance.
+    Number,
+}
+
+fn certainty(request: &[Vec<u8>]) -> Certainty {
+    let word = |at: usize| request.get(at).map(|word| word.to_ascii_uppercase());
+    match word(0).as_deref() {
+        Some(b"CONFIG" | b"KEYS" | b"SMEMBERS") => Certainty::Items,
+        Some(b"PUBSUB") if word(1).is_some_and(|word| word.ends_with(b"CHANNELS")) => {
+            Certainty::Items
+        }
+        Some(b"HRANDFIELD") if request.len() > 2 => Certainty::Number,
+        _ => Certainty::Bytes,
+    }
+}
+
+fn first_line(reply: &[u8]) -> Vec<u8> {
+    reply.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default().to_vec()
+}
+
+fn show(request: &[Vec<u8>]) -> String {
+    request.iter().map(|word| format!("{} ", word.escape_ascii())).collect()
+}
+
+/// Returns the texts of a reply without its nesting.
+fn texts(reply: &[u8]) -> Vec<Vec<u8>> {
+    let mut texts = Vec::new();
+    let mut rest = reply;
+    while !rest.is_empty() {
+        let line = rest.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
+        let is_array = [b'*', b'~', b'>', b'%'].contains(&rest[0]);
+        let len = if is_array { line } else { reply_len(rest).expect("a whole reply") };
+        if rest[0] == b'$' {
+            texts.push(rest[line..len - 2].to_vec());
+        } else if !is_array {
+            texts.push(rest[..len].to_vec());
+        }
+        rest = &rest[len..];
+    }
+    texts
+}
+
+fn sorted(reply: &[u8]) -> Vec<u8> {
+    let mut texts = texts(reply);
+    texts.sort();
+    texts.join(&b' ')
+}
+
+fn variable(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().expect("a number"),
+        Err(_) => default,
+    }
+}
+
+#[test]
+fn a_million_random_calls_have_the_replies_of_a_real_server() {
+    let (calls, seed) = (variable("LEASEHOLD_CALLS", 1_000_000), variable("LEASEHOLD_SEED", 1));
+    let mut comparison = Comparison::start(seed);
+    let mut pairs = [comparison.connect(&["HELLO 2"]), comparison.connect(&["HELLO 3"])];
+    let mut subscribers = [
+        comparison.connect(&["HELLO 3", "SUBSCRIBE c1"]),
+        comparison.connect(&["HELLO 2", "SUBSCRIBE c2"]),
+        comparison.connect(&["HELLO 3", "SSUBSCRIBE c3"]),
+        comparison.connect(&["HELLO 3", "PSUBSCRIBE c[0-1]"]),
+    ];
+    let loads = comparison.requests.loads();
+    comparison.compare(&mut pairs[0], &loads);
+    let mut sent = 0;
+    while sent < calls {
+        comparison.requests.pass_time();
+        let requests: Vec<Request> = (0..BATCH).map(|_| comparison.requests.request()).collect();
+        let pair = &mut pairs[comparison.requests.below(2)];
+        comparison.compare(pair, &requests);
+        for subscriber in &mut subscribers {
+            comparison.compare_messages(subscriber);
+        }
+        if comparison.requests.below(50) == 0 {
+            comparison.compare_scans(pair);
+        }
+        if comparison.requests.below(500) == 0 {
+            let flush = [vec![b"FLUSHALL".to_vec()]];
+            comparison.compare(pair, &flush);
+        }
+        sent += BATCH as u64;
+    }
+    println!("{sent} calls, seed {seed}");
+}
