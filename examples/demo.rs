@@ -1,10 +1,10 @@
 //! A demonstration: several processes share one list of jobs, and no job is done twice.
 //!
 //! Run `script/demo`, which also draws a picture of the run, or
-//! `cargo run --release --example demo`. `--record FILE` writes the events for the picture. Starts
-//! a private Redis server, or uses `REDIS_URL` and removes its keys at the end. Exits with 1 if a
-//! job was done twice or never, or if a scene did not show its result. `RUST_LOG=debug` shows the
-//! log of the library.
+//! `cargo run --release --example demo`. `--record FILE` writes the events for the picture. Uses
+//! the server of `REDIS_URL` and removes its keys at the end, or runs with a server of its own.
+//! Exits with 1 if a job was done twice or never, or if a scene did not show its result.
+//! `RUST_LOG=debug` shows the log of the library.
 //!
 //! This file is the parent process, which directs the scenes. `demo/worker.rs` is a worker, as a
 //! user of the library would write it. The parent starts this program again for each worker.
@@ -124,7 +124,7 @@ impl Demo {
             Some(_) => {
                 "The Redis server is that of REDIS_URL. The demo removes its keys at the end."
             }
-            None => "The Redis server is private to the demo, and ends with it.",
+            None => "The server is a part of the demo: leasehold-testserver, in this process.",
         });
     }
 

@@ -1,6 +1,6 @@
 //! How do I grant a lock in the order of arrival?
 //!
-//! `cargo run --example fair_queue` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example fair_queue` runs with a server of its own, or uses `REDIS_URL`.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! What protects a resource from a holder that is paused and loses its lease?
 //!
-//! `cargo run --example fenced_store` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example fenced_store` runs with a server of its own, or uses `REDIS_URL`.
 //!
 //! A lock with a lease cannot protect it, because the pause may come after the last check. The
 //! resource can protect itself: it stores the largest fencing token so far and refuses smaller

@@ -1,6 +1,6 @@
 //! How does a job keep its lock when it continues in another process?
 //!
-//! `cargo run --example job_holder` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example job_holder` runs with a server of its own, or uses `REDIS_URL`.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! How do I limit how many jobs run at the same time, over all processes?
 //!
-//! `cargo run --example limited_jobs` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example limited_jobs` runs with a server of its own, or uses `REDIS_URL`.
 //!
 //! Four processes run jobs, at most two at a time. One process is killed in the middle of a job.
 //! Its permit is renewed no more, so the permit comes back when the lease ends.

@@ -1,6 +1,6 @@
 //! How do I notice that a lock is lost?
 //!
-//! `cargo run --example lost_lease` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example lost_lease` runs with a server of its own, or uses `REDIS_URL`.
 //!
 //! A lease can end before its guard: a fixed lease expires, an operator frees the lock, or the
 //! process was stopped for too long. Another caller may then hold the lock, so the holder has to

@@ -1,6 +1,6 @@
 //! How do I take very many locks for a very short time, without subscriptions?
 //!
-//! `cargo run --example many_short` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example many_short` runs with a server of its own, or uses `REDIS_URL`.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! How do I export the statistics to Prometheus?
 //!
-//! `cargo run --example metrics --features metrics -- PORT` starts a private Redis server, or uses
+//! `cargo run --example metrics --features metrics -- PORT` runs with a server of its own, or uses
 //! `REDIS_URL`. It prints the URL of the metrics page, and serves the page until its input ends.
 //! Without a port, or with port 0, the system chooses one.
 

@@ -1,6 +1,6 @@
 //! How do I let one of many processes do a task, with the others as standbys?
 //!
-//! `cargo run --example one_leader` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example one_leader` runs with a server of its own, or uses `REDIS_URL`.
 //!
 //! Three processes campaign. The first leader is asked to stop and hands over at once. The second
 //! one is killed: the third follows when the lease ends. The main process observes the leaders.

@@ -1,6 +1,6 @@
 //! How do urgent callers come before others, without keeping them waiting for ever?
 //!
-//! `cargo run --example priorities` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example priorities` runs with a server of its own, or uses `REDIS_URL`.
 
 mod support;
 

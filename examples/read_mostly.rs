@@ -1,6 +1,6 @@
 //! How do many readers share data that a writer rarely changes?
 //!
-//! `cargo run --example read_mostly` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example read_mostly` runs with a server of its own, or uses `REDIS_URL`.
 
 mod support;
 

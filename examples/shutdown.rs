@@ -1,6 +1,6 @@
 //! How do I shut a service down cleanly?
 //!
-//! `cargo run --example shutdown` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example shutdown` runs with a server of its own, or uses `REDIS_URL`.
 //!
 //! `close()` ends the waits of all threads, so that these threads can end. A thread that holds a
 //! lock finishes and releases it as usual. Renewals have stopped, so it has until the end of its

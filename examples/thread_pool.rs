@@ -1,6 +1,6 @@
 //! How do I pass a lock to a worker of a thread pool?
 //!
-//! `cargo run --example thread_pool` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example thread_pool` runs with a server of its own, or uses `REDIS_URL`.
 //!
 //! A `Guard` belongs to its thread. An `OwnedGuard` can be sent: take the lock where the work comes
 //! in, send the guard with the work, and drop it where the work ends.

@@ -1,6 +1,6 @@
 //! How do I hold a lock that survives the loss of a server?
 //!
-//! `cargo run --example three_servers` starts three private Redis servers.
+//! `cargo run --example three_servers` runs with three servers of its own.
 
 mod support;
 
@@ -11,7 +11,7 @@ use leasehold::{Client, RedLock};
 fn main() -> Result<(), Box<dyn Error>> {
     let mut servers = Vec::new();
     for _ in 0..3 {
-        servers.push(support::Server::start_private()?);
+        servers.push(support::Server::start_own()?);
     }
     let clients = || servers.iter().map(|server| Client::open(server.url()));
     let lock = RedLock::new(clients().collect::<Result<Vec<_>, _>>()?, "example:three");
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(servers.pop());
     println!("one server is gone, held: {}", guard.is_held());
     assert!(elsewhere.try_lock()?.is_none());
-    guard.unlock()?;
+    drop(guard);
 
     let guard = elsewhere.lock()?;
     println!("two of three servers are enough for the next holder: {:.0?} left", guard.remaining());

@@ -1,6 +1,6 @@
 //! How do I hold several locks at once, without a deadlock?
 //!
-//! `cargo run --example transfer` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example transfer` runs with a server of its own, or uses `REDIS_URL`.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! How do I limit the wait for a lock?
 //!
-//! `cargo run --example try_for` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example try_for` runs with a server of its own, or uses `REDIS_URL`.
 //!
 //! A lock that is not free in time is `Ok(None)` and not an error. A wait that another thread
 //! cancels is an error, so that `?` leaves the function.

@@ -1,6 +1,6 @@
 //! How do I wait until several processes have finished their parts?
 //!
-//! `cargo run --example wait_for_all` starts a private Redis server, or uses `REDIS_URL`.
+//! `cargo run --example wait_for_all` runs with a server of its own, or uses `REDIS_URL`.
 //!
 //! A latch counts the parts. Each loader is a process of its own, and counts down by a guard. The
 //! count has no owner: a loader that crashes does not count, so this program starts another one.

@@ -203,5 +203,8 @@ fn what_is_missing_is_refused() -> Outcome {
     }
     assert_eq!(client.ask("CONFIG SET maxmemory 0")?, "+OK", "as it is");
     assert_eq!(client.ask("WAIT 0 0")?, ":0");
+    assert_eq!(client.ask("CONFIG SET min-replicas-to-write 1")?, "+OK");
+    assert_eq!(client.ask("SET a 1")?, "-NOREPLICAS Not enough good replicas to write.");
+    assert_eq!(client.ask("EXISTS a")?, ":0");
     Ok(())
 }

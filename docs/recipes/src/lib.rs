@@ -3,8 +3,6 @@
 
 mod server;
 mod shell;
-#[path = "../../../examples/support/mod.rs"]
-mod support;
 
 pub use server::Server;
 pub use shell::{ShellBlock, ShellRun, shell_blocks};

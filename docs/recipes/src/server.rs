@@ -6,12 +6,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::support;
+use leasehold_testserver::TestServer;
 
 /// The longest time of a recipe, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A private Redis server. Its drop stops the server; a recipe that takes too long ends as failed.
+/// A server in the process. Its drop stops the server; a recipe that takes too long ends as failed.
 #[derive(Debug)]
 pub struct Server {
     url: String,
@@ -20,12 +20,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a Unix socket. Blocks until the server answers.
+    /// Starts a server on a Unix socket.
     ///
     /// # Errors
-    /// The program `redis-server`, or that of `LEASEHOLD_REDIS_SERVER`, does not start.
+    /// The socket or the thread cannot be made.
     pub fn start() -> Result<Server, Box<dyn Error + Send + Sync>> {
-        let private = support::Server::start_private().map_err(|error| error.to_string())?;
+        let private = TestServer::start()?;
         let url = private.url().to_owned();
         let (running, ended) = mpsc::channel();
         let keeper = thread::spawn(move || keep(private, &ended));
@@ -48,7 +48,7 @@ impl Drop for Server {
 }
 
 /// Stops the server at the end of the recipe. At the limit, ends the process too.
-fn keep(server: support::Server, ended: &Receiver<()>) {
+fn keep(server: TestServer, ended: &Receiver<()>) {
     let outcome = ended.recv_timeout(LIMIT);
     drop(server);
     if outcome == Err(RecvTimeoutError::Timeout) {

@@ -71,6 +71,8 @@ pub(crate) struct State {
     pub(crate) connections_made: u64,
     /// The password of the default user; empty for none.
     pub(crate) password: String,
+    /// The replicas that a write needs. There are none.
+    pub(crate) min_replicas: u32,
     pub(crate) calls: BTreeMap<&'static str, Calls>,
     /// Errors that take the place of a command, by the command's name in upper case.
     pub(crate) refusals: BTreeMap<String, String>,
@@ -92,6 +94,7 @@ impl State {
             connections: BTreeMap::new(),
             connections_made: 0,
             password: String::new(),
+            min_replicas: 0,
             calls: BTreeMap::new(),
             refusals: BTreeMap::new(),
             random,
@@ -119,7 +122,10 @@ impl State {
         command: &'static Command,
         run: impl FnOnce(&mut Self) -> Outcome,
     ) -> Outcome {
-        if let Some(error) = self.refusal(command.name) {
+        let lacks_replicas = command.writes && self.min_replicas > 0;
+        let no_replicas = || "NOREPLICAS Not enough good replicas to write.".to_owned();
+        let refusal = self.refusal(command.name).or(lacks_replicas.then(no_replicas));
+        if let Some(error) = refusal {
             self.calls.entry(command.name).or_default().rejected += 1;
             return Err(error);
         }

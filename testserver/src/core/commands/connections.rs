@@ -22,9 +22,9 @@ pub(super) const COMMANDS: &[Command] = &[
         set_name(call.connection()?, name)?;
         Ok(Reply::ok())
     }),
-    Command::data("ECHO", 2, |call| Ok(Reply::bulk(call.args[1].clone()))),
+    Command::read("ECHO", 2, |call| Ok(Reply::bulk(call.args[1].clone()))),
     Command::control("HELLO", -1, hello),
-    Command::data("PING", -1, ping),
+    Command::read("PING", -1, ping),
     Command::control("QUIT", -1, |call| {
         call.connection()?.is_closing = true;
         Ok(Reply::ok())

@@ -7,41 +7,41 @@ use indexmap::IndexMap;
 type Fields = IndexMap<Bytes, Bytes>;
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::data("HDEL", -3, delete),
-    Command::data("HEXISTS", 3, |call| {
+    Command::write("HDEL", -3, delete),
+    Command::read("HEXISTS", 3, |call| {
         let field = &call.args[2];
         let exists = call.fields()?.is_some_and(|fields| fields.contains_key(field));
         Ok(Reply::Integer(exists.into()))
     }),
-    Command::data("HGET", 3, |call| {
+    Command::read("HGET", 3, |call| {
         let field = &call.args[2];
         Ok(Reply::bulk_or_nil(call.fields()?.and_then(|fields| fields.get(field))))
     }),
-    Command::data("HGETALL", 2, |call| {
+    Command::read("HGETALL", 2, |call| {
         let pair = |(field, value): (&Bytes, &Bytes)| {
             (Reply::bulk(field.clone()), Reply::bulk(value.clone()))
         };
         let pairs = call.fields()?.map(|fields| fields.iter().map(pair).collect());
         Ok(Reply::Map(pairs.unwrap_or_default()))
     }),
-    Command::data("HINCRBY", 4, add),
-    Command::data("HKEYS", 2, |call| {
+    Command::write("HINCRBY", 4, add),
+    Command::read("HKEYS", 2, |call| {
         Ok(Reply::bulks(call.fields()?.into_iter().flat_map(|fields| fields.keys().cloned())))
     }),
-    Command::data("HLEN", 2, |call| {
+    Command::read("HLEN", 2, |call| {
         Ok(Reply::count(call.fields()?.map_or(0, |fields| fields.len())))
     }),
-    Command::data("HMGET", -3, get_many),
-    Command::data("HMSET", -4, |call| set(call).map(|_| Reply::ok())),
-    Command::data("HRANDFIELD", -2, random),
-    Command::data("HSET", -4, set),
-    Command::data("HSETNX", 4, set_if_missing),
-    Command::data("HSTRLEN", 3, |call| {
+    Command::read("HMGET", -3, get_many),
+    Command::write("HMSET", -4, |call| set(call).map(|_| Reply::ok())),
+    Command::read("HRANDFIELD", -2, random),
+    Command::write("HSET", -4, set),
+    Command::write("HSETNX", 4, set_if_missing),
+    Command::read("HSTRLEN", 3, |call| {
         let field = &call.args[2];
         let value = call.fields()?.and_then(|fields| fields.get(field));
         Ok(Reply::count(value.map_or(0, Vec::len)))
     }),
-    Command::data("HVALS", 2, |call| {
+    Command::read("HVALS", 2, |call| {
         Ok(Reply::bulks(call.fields()?.into_iter().flat_map(|fields| fields.values().cloned())))
     }),
 ];

@@ -9,17 +9,17 @@ type Items = VecDeque<Bytes>;
 const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::data("LINDEX", 3, index),
-    Command::data("LLEN", 2, |call| Ok(Reply::count(call.items()?.map_or(0, |items| items.len())))),
-    Command::data("LPOP", -2, |call| pop(call, Items::pop_front)),
-    Command::data("LPOS", -3, position),
-    Command::data("LPUSH", -3, |call| push(call, Items::push_front)),
-    Command::data("LRANGE", 4, items),
-    Command::data("LREM", 4, remove),
-    Command::data("LSET", 4, set),
-    Command::data("LTRIM", 4, trim),
-    Command::data("RPOP", -2, |call| pop(call, Items::pop_back)),
-    Command::data("RPUSH", -3, |call| push(call, Items::push_back)),
+    Command::read("LINDEX", 3, index),
+    Command::read("LLEN", 2, |call| Ok(Reply::count(call.items()?.map_or(0, |items| items.len())))),
+    Command::write("LPOP", -2, |call| pop(call, Items::pop_front)),
+    Command::read("LPOS", -3, position),
+    Command::write("LPUSH", -3, |call| push(call, Items::push_front)),
+    Command::read("LRANGE", 4, items),
+    Command::write("LREM", 4, remove),
+    Command::write("LSET", 4, set),
+    Command::write("LTRIM", 4, trim),
+    Command::write("RPOP", -2, |call| pop(call, Items::pop_back)),
+    Command::write("RPUSH", -3, |call| push(call, Items::push_back)),
 ];
 
 impl Call<'_> {

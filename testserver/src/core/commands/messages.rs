@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::control("PSUBSCRIBE", -2, |call| subscribe(call, PATTERNS)),
-    Command::data("PUBLISH", 3, |call| {
+    Command::read("PUBLISH", 3, |call| {
         let (channel, message) = (&call.args[1], &call.args[2]);
         let subscribers = publish(call.state, channel, message, ALL);
         Ok(Reply::count(subscribers + publish_to_patterns(call.state, channel, message)))
@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::control("PUBSUB|SHARDCHANNELS", -2, |call| channels(call, SHARD)),
     Command::control("PUBSUB|SHARDNUMSUB", -2, |call| Ok(subscribers(call, SHARD))),
     Command::control("PUNSUBSCRIBE", -1, |call| unsubscribe(call, PATTERNS)),
-    Command::data("SPUBLISH", 3, |call| {
+    Command::read("SPUBLISH", 3, |call| {
         Ok(Reply::count(publish(call.state, &call.args[1], &call.args[2], SHARD)))
     }),
     Command::control("SSUBSCRIBE", -2, |call| subscribe(call, SHARD)),

@@ -36,6 +36,8 @@ pub(crate) struct Command {
     pub(crate) name: &'static str,
     /// The number of arguments with the name, or the least number if it is negative.
     arity: i32,
+    /// Whether it changes data.
+    pub(crate) writes: bool,
     pub(crate) action: Action,
 }
 
@@ -51,12 +53,16 @@ pub(crate) enum Action {
 }
 
 impl Command {
-    const fn data(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
-        Self { name, arity, action: Action::Data(run) }
+    const fn read(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
+        Self { name, arity, writes: false, action: Action::Data(run) }
+    }
+
+    const fn write(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
+        Self { name, arity, writes: true, action: Action::Data(run) }
     }
 
     const fn control(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
-        Self { name, arity, action: Action::Control(run) }
+        Self { name, arity, writes: false, action: Action::Control(run) }
     }
 
     const fn script(
@@ -64,7 +70,7 @@ impl Command {
         arity: i32,
         run: fn(&mut Scripts, &[Bytes]) -> Outcome,
     ) -> Self {
-        Self { name, arity, action: Action::Script(run) }
+        Self { name, arity, writes: false, action: Action::Script(run) }
     }
 
     /// Tells whether the command takes so many arguments, its name included.

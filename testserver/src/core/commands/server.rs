@@ -17,10 +17,10 @@ pub(super) const COMMANDS: &[Command] = &[
         Ok(Reply::ok())
     }),
     Command::control("CONFIG|SET", -4, change_settings),
-    Command::data("INFO", -1, info),
+    Command::read("INFO", -1, info),
     Command::control("READONLY", 1, no_cluster),
     Command::control("READWRITE", 1, no_cluster),
-    Command::data("ROLE", 1, |_| {
+    Command::read("ROLE", 1, |_| {
         let offset = Reply::Integer(0);
         Ok(Reply::Array(vec![Reply::bulk("master"), offset, Reply::Array(Vec::new())]))
     }),
@@ -28,12 +28,12 @@ pub(super) const COMMANDS: &[Command] = &[
         call.state.is_shut_down = true;
         Ok(Reply::Sent)
     }),
-    Command::data("TIME", 1, |call| {
+    Command::read("TIME", 1, |call| {
         let now = call.state.now;
         let parts = [now.div_euclid(1_000_000), now.rem_euclid(1_000_000)];
         Ok(Reply::bulks(parts.map(|part| part.to_string())))
     }),
-    Command::data("WAIT", 3, wait),
+    Command::read("WAIT", 3, wait),
 ];
 
 fn no_cluster(_: &mut Call<'_>) -> Outcome {
@@ -49,15 +49,15 @@ const FIXED: &[(&str, &str)] = &[
     ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
     ("min-replicas-max-lag", "10"),
-    ("min-replicas-to-write", "0"),
     ("save", ""),
     ("timeout", "0"),
 ];
 
 fn settings(call: &mut Call<'_>) -> Outcome {
     let patterns: Vec<Bytes> = call.args[2..].iter().map(|it| it.to_ascii_lowercase()).collect();
-    let password = [("requirepass", &*call.state.password)];
-    let all = FIXED.iter().copied().chain(password);
+    let replicas = call.state.min_replicas.to_string();
+    let own = [("min-replicas-to-write", &*replicas), ("requirepass", &*call.state.password)];
+    let all = FIXED.iter().copied().chain(own);
     let fits = |name: &str| patterns.iter().any(|pattern| glob::fits(pattern, name.as_bytes()));
     let found = all.filter(|(name, _)| fits(name));
     Ok(Reply::Map(found.map(|(name, value)| (Reply::bulk(name), Reply::bulk(value))).collect()))
@@ -65,18 +65,27 @@ fn settings(call: &mut Call<'_>) -> Outcome {
 
 fn change_settings(call: &mut Call<'_>) -> Outcome {
     let (pairs, []) = call.args[2..].as_chunks::<2>() else { return Err(SYNTAX.to_owned()) };
-    let mut password = None;
+    let (mut password, mut min_replicas) = (None, None);
     for [name, value] in pairs {
-        let name = upper(name).to_ascii_lowercase();
-        if name == "requirepass" {
-            password = Some(String::from_utf8_lossy(value).into_owned());
-        } else if !FIXED.contains(&(&*name, &*String::from_utf8_lossy(value))) {
-            return Err(refusal(&format!("another value of the setting '{name}'")));
+        let (name, value) = (upper(name).to_ascii_lowercase(), String::from_utf8_lossy(value));
+        match &*name {
+            "requirepass" => password = Some(value.into_owned()),
+            "min-replicas-to-write" => {
+                let problem = "argument couldn't be parsed into an integer";
+                min_replicas = Some(value.parse().map_err(|_| {
+                    format!(
+                        "ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}"
+                    )
+                })?);
+            }
+            _ if FIXED.contains(&(&*name, &*value)) => {}
+            _ => return Err(refusal(&format!("another value of the setting '{name}'"))),
         }
     }
-    if let Some(password) = password {
-        call.state.password = password;
-    }
+    // All settings change, or none.
+    let state = &mut *call.state;
+    state.password = password.unwrap_or(std::mem::take(&mut state.password));
+    state.min_replicas = min_replicas.unwrap_or(state.min_replicas);
     Ok(Reply::ok())
 }
 

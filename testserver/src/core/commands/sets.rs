@@ -7,26 +7,26 @@ use std::collections::BTreeSet;
 type Members = BTreeSet<Bytes>;
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::data("SADD", -3, |call| {
+    Command::write("SADD", -3, |call| {
         let new = &call.args[2..];
         let insert = |members: &mut Members| {
             new.iter().filter(|member| members.insert(member.to_vec())).count()
         };
         Ok(Reply::count(call.change(call.key(), insert)?))
     }),
-    Command::data("SCARD", 2, |call| {
+    Command::read("SCARD", 2, |call| {
         Ok(Reply::count(call.members()?.map_or(0, |members| members.len())))
     }),
-    Command::data("SISMEMBER", 3, |call| {
+    Command::read("SISMEMBER", 3, |call| {
         let member = &call.args[2];
         let is_member = call.members()?.is_some_and(|members| members.contains(member));
         Ok(Reply::Integer(is_member.into()))
     }),
-    Command::data("SMEMBERS", 2, |call| {
+    Command::read("SMEMBERS", 2, |call| {
         let members = call.members()?.into_iter().flat_map(|members| members.iter().cloned());
         Ok(Reply::Set(members.map(Reply::bulk).collect()))
     }),
-    Command::data("SREM", -3, remove),
+    Command::write("SREM", -3, remove),
 ];
 
 impl Call<'_> {

@@ -8,31 +8,31 @@ use super::{Call, Command, Outcome, SYNTAX, float, integer, range, refusal};
 const NOT_A_NUMBER: &str = "ERR resulting score is not a number (NaN)";
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::data("ZADD", -4, add),
-    Command::data("ZCARD", 2, |call| {
+    Command::write("ZADD", -4, add),
+    Command::read("ZCARD", 2, |call| {
         Ok(Reply::count(call.ranked()?.map_or(0, |members| members.len())))
     }),
-    Command::data("ZCOUNT", 4, count),
-    Command::data("ZINCRBY", 4, increase),
-    Command::data("ZMSCORE", -3, scores),
-    Command::data("ZPOPMAX", -2, |call| pop(call, SortedSet::pop_last)),
-    Command::data("ZPOPMIN", -2, |call| pop(call, SortedSet::pop_first)),
-    Command::data("ZRANGE", -4, |call| select(call, Select::default())),
-    Command::data("ZRANGEBYSCORE", -4, |call| {
+    Command::read("ZCOUNT", 4, count),
+    Command::write("ZINCRBY", 4, increase),
+    Command::read("ZMSCORE", -3, scores),
+    Command::write("ZPOPMAX", -2, |call| pop(call, SortedSet::pop_last)),
+    Command::write("ZPOPMIN", -2, |call| pop(call, SortedSet::pop_first)),
+    Command::read("ZRANGE", -4, |call| select(call, Select::default())),
+    Command::read("ZRANGEBYSCORE", -4, |call| {
         select(call, Select { by_score: true, is_fixed: true, ..Select::default() })
     }),
-    Command::data("ZRANK", 3, |call| rank(call, false)),
-    Command::data("ZREM", -3, remove),
-    Command::data("ZREMRANGEBYSCORE", 4, remove_between),
-    Command::data("ZREVRANGE", -4, |call| {
+    Command::read("ZRANK", 3, |call| rank(call, false)),
+    Command::write("ZREM", -3, remove),
+    Command::write("ZREMRANGEBYSCORE", 4, remove_between),
+    Command::read("ZREVRANGE", -4, |call| {
         select(call, Select { is_reversed: true, is_fixed: true, ..Select::default() })
     }),
-    Command::data("ZREVRANGEBYSCORE", -4, |call| {
+    Command::read("ZREVRANGEBYSCORE", -4, |call| {
         let select_from = Select { by_score: true, is_reversed: true, is_fixed: true };
         select(call, select_from)
     }),
-    Command::data("ZREVRANK", 3, |call| rank(call, true)),
-    Command::data("ZSCORE", 3, |call| {
+    Command::read("ZREVRANK", 3, |call| rank(call, true)),
+    Command::read("ZSCORE", 3, |call| {
         let member = &call.args[2];
         let score = call.ranked()?.and_then(|members| members.score(member));
         Ok(score.map_or(Reply::Nil, Reply::Double))

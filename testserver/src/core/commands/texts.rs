@@ -6,27 +6,27 @@ use super::keys::invalid_expiry;
 use super::{Call, Command, Outcome, SYNTAX, WRONG_TYPE, integer};
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::data("APPEND", 3, append),
-    Command::data("DECR", 2, |call| add(call, -1)),
-    Command::data("DECRBY", 3, |call| {
+    Command::write("APPEND", 3, append),
+    Command::write("DECR", 2, |call| add(call, -1)),
+    Command::write("DECRBY", 3, |call| {
         let by = call.integer(2)?;
         add(call, by.checked_neg().ok_or("ERR decrement would overflow")?)
     }),
-    Command::data("GET", 2, |call| Ok(Reply::bulk_or_nil(call.value(call.key())?.map(|it| &*it)))),
-    Command::data("GETDEL", 2, get_and_delete),
-    Command::data("GETSET", 3, get_and_set),
-    Command::data("INCR", 2, |call| add(call, 1)),
-    Command::data("INCRBY", 3, |call| {
+    Command::read("GET", 2, |call| Ok(Reply::bulk_or_nil(call.value(call.key())?.map(|it| &*it)))),
+    Command::write("GETDEL", 2, get_and_delete),
+    Command::write("GETSET", 3, get_and_set),
+    Command::write("INCR", 2, |call| add(call, 1)),
+    Command::write("INCRBY", 3, |call| {
         let by = call.integer(2)?;
         add(call, by)
     }),
-    Command::data("MGET", -2, get_many),
-    Command::data("MSET", -3, set_many),
-    Command::data("PSETEX", 4, |call| set_for(call, 1)),
-    Command::data("SET", -3, set),
-    Command::data("SETEX", 4, |call| set_for(call, 1000)),
-    Command::data("SETNX", 3, set_if_missing),
-    Command::data("STRLEN", 2, |call| {
+    Command::read("MGET", -2, get_many),
+    Command::write("MSET", -3, set_many),
+    Command::write("PSETEX", 4, |call| set_for(call, 1)),
+    Command::write("SET", -3, set),
+    Command::write("SETEX", 4, |call| set_for(call, 1000)),
+    Command::write("SETNX", 3, set_if_missing),
+    Command::read("STRLEN", 2, |call| {
         Ok(Reply::count(call.value::<Bytes>(call.key())?.map_or(0, |text| text.len())))
     }),
 ];
