@@ -201,13 +201,10 @@ impl Core {
             }
             Action::Script(run) => {
                 // A script's commands borrow the state for themselves.
-                if let Some(error) = self.state.borrow().refusal(command.name) {
-                    return Err(error);
-                }
+                self.state.borrow_mut().admit(command)?;
                 self.scripts.set_caller(id);
                 let outcome = run(&mut self.scripts, args);
-                let copy = outcome.clone();
-                let _ = self.state.borrow_mut().run(command, |_| copy);
+                self.state.borrow_mut().count(command, &outcome);
                 outcome
             }
         }

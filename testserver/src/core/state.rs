@@ -122,24 +122,32 @@ impl State {
         command: &'static Command,
         run: impl FnOnce(&mut Self) -> Outcome,
     ) -> Outcome {
+        self.admit(command)?;
+        let outcome = run(self);
+        self.count(command, &outcome);
+        outcome
+    }
+
+    /// Fails, and counts the command, if it is refused.
+    pub(crate) fn admit(&mut self, command: &'static Command) -> Result<(), String> {
         let lacks_replicas = command.writes && self.min_replicas > 0;
         let no_replicas = || "NOREPLICAS Not enough good replicas to write.".to_owned();
         let refusal = self.refusal(command.name).or(lacks_replicas.then(no_replicas));
-        if let Some(error) = refusal {
-            self.calls.entry(command.name).or_default().rejected += 1;
-            return Err(error);
-        }
-        let outcome = run(self);
-        let failed = matches!(outcome, Err(_) | Ok(Reply::Error(_)));
+        let Some(error) = refusal else { return Ok(()) };
+        self.calls.entry(command.name).or_default().rejected += 1;
+        Err(error)
+    }
+
+    /// Counts a command that has run.
+    pub(crate) fn count(&mut self, command: &'static Command, outcome: &Outcome) {
         let calls = self.calls.entry(command.name).or_default();
         calls.run += 1;
-        calls.failed += u64::from(failed);
-        outcome
+        calls.failed += u64::from(matches!(outcome, Err(_) | Ok(Reply::Error(_))));
     }
 
     /// Returns the error that takes the place of a command, named as `CLIENT|ID`. A refusal of
     /// `CLIENT` is one of all its subcommands.
-    pub(crate) fn refusal(&self, name: &str) -> Option<String> {
+    fn refusal(&self, name: &str) -> Option<String> {
         let container = name.split('|').next().unwrap_or(name);
         self.refusals.get(name).or_else(|| self.refusals.get(container)).cloned()
     }

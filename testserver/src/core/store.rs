@@ -179,10 +179,9 @@ impl Keyspace {
     }
 }
 
-/// Returns the hash of a key: the same in every process, and never the greatest number, so that
-/// the number after it is a cursor.
+/// Returns the hash of a key, the same in every process.
 fn hash_of(key: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(key);
-    hasher.finish() >> 1
+    hasher.finish()
 }
