@@ -58,7 +58,8 @@
 //! Lua and `redis.*`, but no `cjson`, `cmsgpack`, `struct`, `bit` and `os`, no random numbers, and
 //! may not choose a database. `DBSIZE` does not count expired keys, which Redis may still count.
 //! Without an order in Redis (`KEYS`, `SCAN`, `SMEMBERS`, large hashes), the order differs. A script
-//! that does not end blocks the server for ever, and with it the drop of its value.
+//! that does not end blocks the server for ever, and with it the drop of its value. In builds with
+//! debug assertions, Lua ends the process if a `pcall` of a script returns more than 18 values.
 //!
 //! # Simulations
 //!

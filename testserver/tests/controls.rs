@@ -128,7 +128,7 @@ fn a_refused_command_does_not_run_until_it_is_accepted_also_in_scripts() -> Outc
     server.refuse("publish", "NOPERM no");
     server.refuse("client", "NOPERM no client");
     assert_eq!(client.ask("PUBLISH a b")?, "-NOPERM no");
-    let in_script = client.ask("EVAL return(redis.call('publish','a','b')) 0")?;
+    let in_script = client.ask("EVAL return(redis.call([[publish]],[[a]],[[b]])) 0")?;
     assert!(in_script.starts_with("-NOPERM no script: "), "{in_script}");
     assert_eq!(client.ask("CLIENT ID")?, "-NOPERM no client");
     server.accept("PUBLISH");
@@ -180,6 +180,46 @@ fn nonsense_ends_no_server() -> Outcome {
         let _ = client.0.get_mut().write_all(text.as_bytes());
     }
     assert_eq!(Client::connect(&server)?.ask("PING")?, "+PONG");
+    Ok(())
+}
+
+/// Neither a script nor a request changes what later ones see, nor ends the process.
+#[test]
+fn scripts_change_nothing_for_later_scripts() -> Outcome {
+    let server = TestServer::start()?;
+    let mut client = Client::connect(&server)?;
+    for script in [
+        "redis.call=nil",
+        "rawset(_G,1,2)",
+        "rawset(redis,1,2)",
+        "setmetatable(_G,nil)",
+        "getmetatable(_G).__index=nil",
+        "getmetatable([[x]]).__index=nil",
+        "table.insert=nil",
+        "math.pi=3",
+        "leak=1",
+        "local\tfunction\tf()return(pcall(f))end;return(f())",
+        "\x1bLua",
+    ] {
+        let arguments = ["EVAL", &script.replace('\t', " "), "0"];
+        let words = arguments.map(|word| format!("${}\r\n{word}\r\n", word.len()));
+        client.send(&format!("*3\r\n{}", words.concat().trim_end()))?;
+        let reply = client.line()?;
+        assert!(reply.starts_with('-') || script.contains('f'), "{script}: {reply}");
+        // A text follows in a line of its own.
+        if reply.starts_with('$') || reply.starts_with('*') {
+            client = Client::connect(&server)?;
+        }
+    }
+    let reply = client.ask("EVAL return(redis.call('incr','a')+math.floor(1.5)+#KEYS) 0")?;
+    assert!(reply.starts_with("-ERR the test server does not have quotes"), "{reply}");
+    let mut client = Client::connect(&server)?;
+    assert_eq!(client.ask("EVAL return(math.floor(1.5)+#string.rep([[a]],2)) 0")?, ":3");
+    assert_eq!(client.ask("EVAL return(redis.call([[incr]],[[a]])) 0")?, ":1");
+    client.ask("HSET h a 1")?;
+    assert!(client.ask("HRANDFIELD h -9223372036854775807")?.starts_with("-ERR"));
+    assert_eq!(client.ask("SHUTDOWN foo")?, "-ERR syntax error");
+    assert_eq!(client.ask("PING")?, "+PONG");
     Ok(())
 }
 

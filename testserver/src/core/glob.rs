@@ -2,20 +2,38 @@
 
 /// Tells whether the whole text fits the pattern.
 pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
-    let Some((sign, rest)) = pattern.split_first() else { return text.is_empty() };
-    match (sign, text.split_first()) {
-        (b'*', _) => (0..=text.len()).any(|skipped| fits(rest, &text[skipped..])),
-        (_, None) => false,
-        (b'?', Some((_, text))) => fits(rest, text),
-        (b'[', Some((byte, text))) => {
-            let (contains, rest) = class(rest, *byte);
-            contains && fits(rest, text)
+    let (mut rest, mut at) = (pattern, 0);
+    // The pattern behind the last `*`, and where the text that it leaves begins. A longer text for
+    // an earlier `*` cannot help.
+    let mut star = None;
+    while at < text.len() {
+        if let Some(behind) = rest.strip_prefix(b"*") {
+            star = Some((behind, at));
+            rest = behind;
+            continue;
         }
-        (b'\\', Some((byte, text))) if !rest.is_empty() => {
-            rest[0] == *byte && fits(&rest[1..], text)
+        match one(rest, text[at]) {
+            Some(behind) => (rest, at) = (behind, at + 1),
+            None => {
+                let Some((behind, from)) = star else { return false };
+                star = Some((behind, from + 1));
+                (rest, at) = (behind, from + 1);
+            }
         }
-        (sign, Some((byte, text))) => sign == byte && fits(rest, text),
     }
+    rest.iter().all(|sign| *sign == b'*')
+}
+
+/// Returns what follows the first sign of a pattern, if the sign fits the byte.
+fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
+    let (sign, rest) = pattern.split_first()?;
+    let (fits, rest) = match (sign, rest) {
+        (b'?', _) => (true, rest),
+        (b'[', _) => class(rest, byte),
+        (b'\\', [escaped, rest @ ..]) => (*escaped == byte, rest),
+        _ => (*sign == byte, rest),
+    };
+    fits.then_some(rest)
 }
 
 /// Reads a class behind its `[`; tells whether it has the byte, and returns what follows it.
@@ -53,9 +71,15 @@ mod tests {
 
     #[test]
     fn patterns_fit_whole_names() {
-        for (pattern, text) in
-            [("*", ""), ("a*c", "abbc"), ("h[^e]llo", "hallo"), ("[a-c]", "b"), ("\\*", "*")]
-        {
+        for (pattern, text) in [
+            ("*", ""),
+            ("a*c", "abbc"),
+            ("a*b*c", "abcbc"),
+            ("a**", "a"),
+            ("h[^e]llo", "hallo"),
+            ("[a-c]", "b"),
+            ("\\*", "*"),
+        ] {
             assert!(fits(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
         }
         for (pattern, text) in [("a", "ab"), ("?", ""), ("h[^e]llo", "hello"), ("\\*", "a")] {

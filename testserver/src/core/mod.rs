@@ -124,7 +124,7 @@ impl Core {
 
     /// Ends all connections, scripts and channels, as a restart does, and all data if it is lost.
     pub fn restart(&mut self, data: Data) {
-        self.scripts.flush();
+        self.scripts = Scripts::new(Rc::clone(&self.state));
         let mut state = self.state.borrow_mut();
         state.connections.clear();
         state.calls.clear();
@@ -157,7 +157,7 @@ impl Core {
     /// subcommands.
     pub fn refuse(&mut self, command: &str, error: &str) {
         let refusals = &mut self.state.borrow_mut().refusals;
-        refusals.insert(command.to_ascii_uppercase(), error.to_owned());
+        refusals.insert(command.to_ascii_uppercase(), text_of(error.as_bytes()));
     }
 
     /// Ends a refusal.

@@ -4,10 +4,11 @@
 -- RETURNS: run(script, keys, args) -> true, value | false, error, line; and
 --   compile(text, name) -> script | nil, error.
 local call, try_call, sha1, settled, line = ...
-local error, loadstring, pcall, rawset = error, loadstring, pcall, rawset
+local error, loadstring, next, pairs, pcall = error, loadstring, next, pairs, pcall
+local rawget, rawset = rawget, rawset
 local select, setfenv, setmetatable, tostring = select, setfenv, setmetatable, tostring
 local type, xpcall = type, xpcall
-local find, sub = string.find, string.sub
+local find, gsub, sub = string.find, string.gsub, string.sub
 
 -- The text of an error starts with a code.
 local function with_code(text)
@@ -56,15 +57,58 @@ function redis.sha1hex(...)
   if select('#', ...) ~= 1 then
     error({ err = 'ERR wrong number of arguments' }, 0)
   end
-  return sha1(tostring((...)))
+  local text = ...
+  local has_text = type(text) == 'string' or type(text) == 'number'
+  return sha1(has_text and tostring(text) or '')
 end
 
+-- Scripts share tables, and must not change them: they see a proxy of each.
+local originals = {}
+
+local readonly = 'Attempt to modify a readonly table'
+
+local function refuse()
+  error(readonly, 2)
+end
+
+local function shared(original)
+  local proxy = setmetatable({}, { __index = original, __newindex = refuse, __metatable = false })
+  originals[proxy] = original
+  return proxy
+end
+
+math.random, math.randomseed = nil, nil
+getmetatable('').__metatable = false
+
 local globals = {
-  assert = assert, error = error, getmetatable = getmetatable, ipairs = ipairs, next = next,
-  pairs = pairs, rawequal = rawequal, rawget = rawget, rawset = rawset, redis = redis,
-  select = select, setmetatable = setmetatable, tonumber = tonumber, tostring = tostring,
-  type = type, unpack = unpack, _VERSION = _VERSION, math = math, string = string, table = table,
+  assert = assert, error = error, getmetatable = getmetatable, ipairs = ipairs,
+  rawequal = rawequal, redis = shared(redis), select = select, setmetatable = setmetatable,
+  tonumber = tonumber, tostring = tostring, type = type, unpack = unpack, _VERSION = _VERSION,
+  math = shared(math), string = shared(string), table = shared(table),
 }
+globals._G = shared(globals)
+
+function globals.rawget(object, key)
+  return rawget(originals[object] or object, key)
+end
+
+function globals.rawset(object, key, value)
+  if originals[object] then
+    error(readonly, 0)
+  end
+  return rawset(object, key, value)
+end
+
+function globals.next(object, key)
+  return next(originals[object] or object, key)
+end
+
+function globals.pairs(object)
+  if originals[object] then
+    return globals.next, object, nil
+  end
+  return pairs(object)
+end
 
 -- The pcall of Redis returns the text of an error.
 local function settle(ok, ...)
@@ -86,24 +130,19 @@ function globals.xpcall(run, handler)
   return xpcall(run, function(problem) return handler(settled(problem)) end)
 end
 
-math.random, math.randomseed = nil, nil
-
 setmetatable(globals, {
   __index = function(_, name)
     error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
   end,
 })
-local environment = setmetatable({}, {
-  __index = globals,
-  __newindex = function()
-    error('Attempt to modify a readonly table', 2)
-  end,
-})
-globals._G = environment
 
 local failed_at
 local function handler(problem)
   failed_at = line()
+  if type(problem) == 'string' and failed_at then
+    -- What the functions above refuse, the script has done.
+    problem = gsub(problem, '^prelude:%d+:', 'user_script:' .. failed_at .. ':')
+  end
   return settled(problem)
 end
 
@@ -122,7 +161,7 @@ end
 
 local function compile(text, name)
   local script, problem = loadstring(text, name)
-  return script and setfenv(script, environment), problem
+  return script and setfenv(script, globals._G), problem
 end
 
 return run, compile

@@ -165,6 +165,9 @@ pub(crate) fn take_request(input: &[u8], at: &mut usize) -> Result<Option<Vec<By
         let Some(text) = take_line(input, &mut here, "too big inline request")? else {
             return Ok(None);
         };
+        if text.iter().any(|byte| [b'"', b'\''].contains(byte)) {
+            return Err(super::commands::refusal("quotes in inline requests"));
+        }
         *at = here;
         let words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         return Ok(Some(words.map(<[u8]>::to_vec).collect()));

@@ -103,6 +103,11 @@ impl Scripts {
         if self.known.contains_key(&digest) {
             return Ok(digest);
         }
+        // Lua would take it for a compiled script, which can do anything.
+        if text.starts_with(b"\x1b") {
+            let problem = "user_script:1: unexpected symbol near 'char(27)'";
+            return Err(format!("ERR Error compiling script (new function): {problem}"));
+        }
         if text.starts_with(b"#!") {
             return Err(super::commands::refusal("scripts with a shebang"));
         }

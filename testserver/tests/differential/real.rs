@@ -40,6 +40,7 @@ impl Real {
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
         Self { process, clock, folder }

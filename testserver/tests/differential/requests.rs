@@ -205,6 +205,15 @@ const SNIPPETS: &[&str] = &[
     "return redis.call('smembers', 'absent')",
     "return redis.call('config', 'get', 'maxmemory')",
     "return redis.call('eval', 'return 1', 0)",
+    "return redis.call('role')",
+    "return redis.call('wait', 0, 0)",
+    "return redis.call('pubsub', 'numsub', 'c1')",
+    "return redis.sha1hex(nil)",
+    "rawset(_G, 'leak', 1)",
+    "redis.call = nil",
+    "string.foo = 1",
+    "return {rawget(_G, 'redis') == redis, type(next(redis)), type(pairs(math)(math))}",
+    "return #table.concat({1, 2}) + select('#', pairs({}))",
 ];
 
 /// A script of leasehold, with what its header says of its keys and arguments.

@@ -118,7 +118,7 @@ fn hello(call: &mut Call<'_>) -> Outcome {
     let connection = call.connection()?;
     if !connection.is_logged_in {
         let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise \
-                    the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the \
+                    the HELLO AUTH <user> <pass> option can be used to authenticate the \
                     client and select the RESP protocol version at the same time";
         return Err(text.to_owned());
     }

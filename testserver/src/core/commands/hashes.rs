@@ -46,6 +46,9 @@ pub(super) const COMMANDS: &[Command] = &[
     }),
 ];
 
+/// The count of `HRANDFIELD` for the most fields that may repeat.
+const MOST_REPEATED: i64 = -1_000_000;
+
 /// The number of fields up to which Redis keeps their order.
 const ORDERED: usize = 512;
 
@@ -102,6 +105,9 @@ fn random(call: &mut Call<'_>) -> Outcome {
     }
     if call.len() > 4 || (call.len() == 4 && call.upper(3) != "WITHVALUES") {
         return Err(SYNTAX.to_owned());
+    }
+    if count.is_some_and(|count| count < MOST_REPEATED) {
+        return Err(super::refusal("so many random fields"));
     }
     let with_values = call.len() == 4;
     if with_values && count.is_some_and(|count| count.unsigned_abs() > i64::MAX as u64 / 2) {

@@ -13,15 +13,15 @@ pub(super) const COMMANDS: &[Command] = &[
         let subscribers = publish(call.state, channel, message, ALL);
         Ok(Reply::count(subscribers + publish_to_patterns(call.state, channel, message)))
     }),
-    Command::control("PUBSUB|CHANNELS", -2, |call| channels(call, ALL)),
-    Command::control("PUBSUB|NUMPAT", 2, |call| {
+    Command::read("PUBSUB|CHANNELS", -2, |call| channels(call, ALL)),
+    Command::read("PUBSUB|NUMPAT", 2, |call| {
         let connections = call.state.connections.values();
         let patterns: BTreeSet<&Bytes> = connections.flat_map(|it| &it.patterns).collect();
         Ok(Reply::count(patterns.len()))
     }),
-    Command::control("PUBSUB|NUMSUB", -2, |call| Ok(subscribers(call, ALL))),
-    Command::control("PUBSUB|SHARDCHANNELS", -2, |call| channels(call, SHARD)),
-    Command::control("PUBSUB|SHARDNUMSUB", -2, |call| Ok(subscribers(call, SHARD))),
+    Command::read("PUBSUB|NUMSUB", -2, |call| Ok(subscribers(call, ALL))),
+    Command::read("PUBSUB|SHARDCHANNELS", -2, |call| channels(call, SHARD)),
+    Command::read("PUBSUB|SHARDNUMSUB", -2, |call| Ok(subscribers(call, SHARD))),
     Command::control("PUNSUBSCRIBE", -1, |call| unsubscribe(call, PATTERNS)),
     Command::read("SPUBLISH", 3, |call| {
         Ok(Reply::count(publish(call.state, &call.args[1], &call.args[2], SHARD)))

@@ -6,11 +6,11 @@ use super::super::state::State;
 use super::{Call, Command, Outcome, SYNTAX, VERSION, refusal, upper};
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::control("CLUSTER|INFO", 2, no_cluster),
-    Command::control("CLUSTER|MYID", 2, no_cluster),
-    Command::control("CLUSTER|NODES", 2, no_cluster),
-    Command::control("CLUSTER|SHARDS", 2, no_cluster),
-    Command::control("CLUSTER|SLOTS", 2, no_cluster),
+    Command::read("CLUSTER|INFO", 2, no_cluster),
+    Command::read("CLUSTER|MYID", 2, no_cluster),
+    Command::read("CLUSTER|NODES", 2, no_cluster),
+    Command::read("CLUSTER|SHARDS", 2, no_cluster),
+    Command::read("CLUSTER|SLOTS", 2, no_cluster),
     Command::control("CONFIG|GET", -3, settings),
     Command::control("CONFIG|RESETSTAT", 2, |call| {
         call.state.calls.clear();
@@ -20,21 +20,30 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::read("INFO", -1, info),
     Command::control("READONLY", 1, no_cluster),
     Command::control("READWRITE", 1, no_cluster),
-    Command::read("ROLE", 1, |_| {
+    Command::control("ROLE", 1, |_| {
         let offset = Reply::Integer(0);
         Ok(Reply::Array(vec![Reply::bulk("master"), offset, Reply::Array(Vec::new())]))
     }),
-    Command::control("SHUTDOWN", -1, |call| {
-        call.state.is_shut_down = true;
-        Ok(Reply::Sent)
-    }),
+    Command::control("SHUTDOWN", -1, shut_down),
     Command::read("TIME", 1, |call| {
         let now = call.state.now;
         let parts = [now.div_euclid(1_000_000), now.rem_euclid(1_000_000)];
         Ok(Reply::bulks(parts.map(|part| part.to_string())))
     }),
-    Command::read("WAIT", 3, wait),
+    Command::control("WAIT", 3, wait),
 ];
+
+fn shut_down(call: &mut Call<'_>) -> Outcome {
+    for option in &call.args[1..] {
+        match &*upper(option) {
+            "NOSAVE" | "SAVE" | "NOW" | "FORCE" => {}
+            "ABORT" if call.len() == 2 => return Err("ERR No shutdown in progress.".to_owned()),
+            _ => return Err(SYNTAX.to_owned()),
+        }
+    }
+    call.state.is_shut_down = true;
+    Ok(Reply::Sent)
+}
 
 fn no_cluster(_: &mut Call<'_>) -> Outcome {
     Err("ERR This instance has cluster support disabled".to_owned())
