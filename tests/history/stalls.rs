@@ -1,8 +1,8 @@
 //! The stalls of the machine, as threads and servers feel them.
 //!
 //! A thread that only sleeps runs soon even on a busy machine. So the parent also asks each server
-//! again and again: a server waits longer, for a processor or for its disk. And the proxies tell how
-//! long they needed to find out which process has connected.
+//! again and again: a server waits longer, for a processor or for its disk. And the proxies tell
+//! how long they needed to find out which process has connected.
 
 use super::checks::Stall;
 use crate::{Nanos, millis, now};

@@ -3,9 +3,10 @@
 //! Without a disturbance there is no error, no refusal before the deadline or long after it, and
 //! no renewed hold is lost.
 //!
-//! A stall of the machine, as a worker or a server felt it, excuses a loss. A renewal begins a third of a lease after the last one,
-//! so two thirds of a lease pass until the loss, at four steps: the watchdog, the proxy, the server
-//! and the proxy again. At least one of the steps then takes a sixth of the lease.
+//! A stall of the machine, as a worker or a server felt it, excuses a loss. A renewal begins a
+//! third of a lease after the last one, so two thirds of a lease pass until the loss, at four
+//! steps: the watchdog, the proxy, the server and the proxy again. At least one of the steps then
+//! takes a sixth of the lease.
 //!
 //! A request without a reply in time fails the later requests of its connection too, and so does an
 //! attempt to connect. So a stall excuses an early time-out: one of four steps took a quarter of the

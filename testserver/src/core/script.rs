@@ -1,6 +1,6 @@
 //! Lua scripts, as Redis runs them.
 
-use super::commands::{Action, Call, Outcome, Unknown, find};
+use super::commands::{Action, Call, Outcome, find};
 use super::resp::{Bytes, Reply, bytes_of, text_of};
 use super::state::{ConnectionId, State};
 use mlua::{Function, Lua, MultiValue, Table, Value};
@@ -188,12 +188,7 @@ fn call(state: &mut State, caller: ConnectionId, args: MultiValue) -> Outcome {
     });
     let words: Option<Vec<Bytes>> = words.collect();
     let words = words.ok_or("ERR Lua redis lib command arguments must be strings or integers")?;
-    let command = match find(&words) {
-        Ok(command) => command,
-        Err(Unknown::Command | Unknown::Subcommand { .. }) => {
-            return Err("ERR Unknown Redis command called from script".to_owned());
-        }
-    };
+    let command = find(&words).map_err(|_| "ERR Unknown Redis command called from script")?;
     let Action::Data(run) = command.action else {
         return Err("ERR This Redis command is not allowed from script".to_owned());
     };

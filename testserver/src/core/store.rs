@@ -30,7 +30,7 @@ impl Value {
     }
 
     /// Tells whether nothing is left, so that the key ends.
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         match self {
             Self::Text(_) => false,
             Self::List(items) => items.is_empty(),

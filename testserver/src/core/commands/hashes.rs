@@ -61,7 +61,6 @@ impl Call<'_> {
 
 fn delete(call: &mut Call<'_>) -> Outcome {
     let wanted = &call.args[2..];
-    let Some(_) = call.fields()? else { return Ok(Reply::Integer(0)) };
     let count = call.change(call.key(), |fields: &mut Fields| {
         let remove = |field: &&Bytes| {
             if fields.len() > ORDERED {

@@ -168,10 +168,9 @@ fn persist(call: &mut Call<'_>) -> Outcome {
 
 fn rename(call: &mut Call<'_>) -> Outcome {
     let (source, target) = (&call.args[1], &call.args[2]);
-    let Some(entry) = call.entry(source).cloned() else {
-        return Err("ERR no such key".to_owned());
-    };
-    call.keys().remove(source);
+    // Forgets the key if it has expired.
+    call.entry(source);
+    let entry = call.keys().remove(source).ok_or("ERR no such key")?;
     call.keys().set(target, entry);
     Ok(Reply::ok())
 }

@@ -6,8 +6,6 @@ use std::collections::VecDeque;
 
 type Items = VecDeque<Bytes>;
 
-const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
-
 pub(super) const COMMANDS: &[Command] = &[
     Command::read("LINDEX", 3, index),
     Command::read("LLEN", 2, |call| Ok(Reply::count(call.items()?.map_or(0, |items| items.len())))),
@@ -46,17 +44,11 @@ fn pop(call: &mut Call<'_>, pop: fn(&mut Items) -> Option<Bytes>) -> Outcome {
     if call.len() > 3 {
         return Err(super::wrong_arity(&call.upper(0)));
     }
-    let count = match call.args.get(2) {
-        Some(count) => {
-            let count = integer(count).ok().filter(|count| *count >= 0);
-            Some(count.ok_or(NOT_POSITIVE)?)
-        }
-        None => None,
-    };
+    let count = call.pop_count()?;
     let Some(_) = call.items()? else {
         return Ok(if count.is_some() { Reply::NilArray } else { Reply::Nil });
     };
-    let wanted = usize::try_from(count.unwrap_or(1)).unwrap_or(usize::MAX);
+    let wanted = count.unwrap_or(1);
     let popped = call.change(call.key(), |items: &mut Items| {
         (0..wanted.min(items.len())).filter_map(|_| pop(items)).collect::<Vec<_>>()
     })?;
@@ -125,7 +117,6 @@ fn items(call: &mut Call<'_>) -> Outcome {
 
 fn remove(call: &mut Call<'_>) -> Outcome {
     let (count, unwanted) = (call.integer(2)?, &call.args[3]);
-    let Some(_) = call.items()? else { return Ok(Reply::Integer(0)) };
     let removed = call.change(call.key(), |items: &mut Items| {
         let before = items.len();
         let mut left = if count == 0 { u64::MAX } else { count.unsigned_abs() };
@@ -157,7 +148,6 @@ fn set(call: &mut Call<'_>) -> Outcome {
 
 fn trim(call: &mut Call<'_>) -> Outcome {
     let (start, stop) = (call.integer(2)?, call.integer(3)?);
-    let Some(_) = call.items()? else { return Ok(Reply::ok()) };
     call.change(call.key(), |items: &mut Items| {
         let kept = range(start, stop, items.len());
         items.truncate(kept.end);

@@ -25,6 +25,7 @@ pub(crate) const VERSION: &str = "7.0.15";
 pub(crate) const SYNTAX: &str = "ERR syntax error";
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 const NO_FLOAT: &str = "ERR value is not a valid float";
 
 /// A reply, or the text of an error with its code.
@@ -151,6 +152,14 @@ impl<'a> Call<'a> {
         integer(&self.args[at])
     }
 
+    /// Returns how many items a command pops, if it says so in its last argument.
+    fn pop_count(&self) -> Result<Option<usize>, String> {
+        let Some(count) = self.args.get(2) else { return Ok(None) };
+        let count = number::parse_integer(count).filter(|count| *count >= 0);
+        let count = count.ok_or(NOT_POSITIVE)?;
+        Ok(Some(usize::try_from(count).unwrap_or(usize::MAX)))
+    }
+
     fn float(&self, at: usize) -> Result<f64, String> {
         float(&self.args[at])
     }
@@ -183,7 +192,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Changes the value of a key, which is made if it is missing, and goes if nothing is left.
+    /// Changes the value of a key, which is made if it is missing. A value of which nothing is left
+    /// has no key.
     fn change<T: Kind + 'static, R>(
         &mut self,
         key: &[u8],
@@ -194,8 +204,11 @@ impl<'a> Call<'a> {
             None => {
                 let mut value = T::default();
                 let result = change(&mut value);
-                self.keys().set(key, Entry { value: value.into_value(), expires: None });
-                result
+                let value = value.into_value();
+                if !value.is_empty() {
+                    self.keys().set(key, Entry { value, expires: None });
+                }
+                return Ok(result);
             }
         };
         let now = self.now();

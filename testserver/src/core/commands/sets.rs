@@ -38,7 +38,6 @@ impl Call<'_> {
 
 fn remove(call: &mut Call<'_>) -> Outcome {
     let unwanted = &call.args[2..];
-    let Some(_) = call.members()? else { return Ok(Reply::Integer(0)) };
     let count = call.change(call.key(), |members: &mut Members| {
         unwanted.iter().filter(|member| members.remove(*member)).count()
     });

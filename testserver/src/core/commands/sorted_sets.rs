@@ -3,7 +3,7 @@
 use super::super::number;
 use super::super::resp::{Bytes, Reply};
 use super::super::sorted_set::{ScoreBound, SortedSet};
-use super::{Call, Command, Outcome, SYNTAX, float, integer, range, refusal};
+use super::{Call, Command, Outcome, SYNTAX, float, range, refusal};
 
 const NOT_A_NUMBER: &str = "ERR resulting score is not a number (NaN)";
 
@@ -191,15 +191,8 @@ fn pop(call: &mut Call<'_>, pop: fn(&mut SortedSet) -> Option<(Bytes, f64)>) -> 
     if call.len() > 3 {
         return Err(SYNTAX.to_owned());
     }
-    let count = match call.args.get(2) {
-        Some(count) => {
-            let count = integer(count).ok().filter(|count| *count >= 0);
-            Some(count.ok_or("ERR value is out of range, must be positive")?)
-        }
-        None => None,
-    };
-    let Some(_) = call.ranked()? else { return Ok(Reply::Array(Vec::new())) };
-    let wanted = usize::try_from(count.unwrap_or(1)).unwrap_or(usize::MAX);
+    let count = call.pop_count()?;
+    let wanted = count.unwrap_or(1);
     let popped = call.change(call.key(), |members: &mut SortedSet| {
         (0..wanted.min(members.len())).filter_map(|_| pop(members)).collect::<Vec<_>>()
     })?;
@@ -225,7 +218,6 @@ fn rank(call: &mut Call<'_>, is_reversed: bool) -> Outcome {
 
 fn remove(call: &mut Call<'_>) -> Outcome {
     let unwanted = &call.args[2..];
-    let Some(_) = call.ranked()? else { return Ok(Reply::Integer(0)) };
     let count = call.change(call.key(), |members: &mut SortedSet| {
         unwanted.iter().filter(|member| members.remove(member)).count()
     });
@@ -234,7 +226,6 @@ fn remove(call: &mut Call<'_>) -> Outcome {
 
 fn remove_between(call: &mut Call<'_>) -> Outcome {
     let (min, max) = (bound(&call.args[2])?, bound(&call.args[3])?);
-    let Some(_) = call.ranked()? else { return Ok(Reply::Integer(0)) };
     let count = call.change(call.key(), |members: &mut SortedSet| {
         let unwanted: Vec<Bytes> = members.between(min, max).map(|(it, _)| it.clone()).collect();
         unwanted.iter().filter(|member| members.remove(member)).count()
