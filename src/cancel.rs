@@ -4,8 +4,6 @@
 //! with the tokens of the caller and of the client. [`ResponseLimit`] is the part of a limit that
 //! is fixed when a call begins.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
@@ -15,6 +13,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker, TIME_PASSES};
+use crate::util::system::HashMap;
 
 /// Ends waits for locks, permits, latches and terms of elections from another thread.
 ///
@@ -47,16 +46,14 @@ pub struct CancelToken(Arc<TokenState>);
 #[derive(Default)]
 struct TokenState {
     cancelled: AtomicBool,
-    /// Waiting threads by the address of their parker.
-    waiting: Mutex<HashMap<usize, WatchingThread>>,
+    watches: Mutex<Watches>,
 }
 
-/// A thread that waits.
-struct WatchingThread {
-    parker: Arc<Parker>,
-    /// How many of its calls watch the token. Code of the program that runs inside a call, such as
-    /// a recorder of metrics, may call again.
-    watches: usize,
+/// The parkers of the waiting threads, by the numbers of their watches.
+#[derive(Default)]
+struct Watches {
+    parkers: HashMap<u64, Arc<Parker>>,
+    next: u64,
 }
 
 /// A panic leaves the state consistent: callbacks run without the mutex
@@ -72,7 +69,7 @@ impl CancelToken {
     /// Ends all present and later waits with this token. Does not block, no round trip.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
-        self.0.waiting.lock().values().for_each(|thread| thread.parker.unpark());
+        self.0.watches.lock().parkers.values().for_each(|parker| parker.unpark());
     }
 
     /// Returns whether [`cancel`](CancelToken::cancel) was called.
@@ -94,10 +91,11 @@ impl CancelToken {
     /// The caller checks [`CancelToken::is_cancelled`] after this call and before each sleep: an
     /// earlier cancellation unparks nothing.
     pub(crate) fn watch(&self, parker: &Arc<Parker>) -> CancelWatch {
-        let key = Arc::as_ptr(parker) as usize;
-        let new = || WatchingThread { parker: Arc::clone(parker), watches: 0 };
-        self.0.waiting.lock().entry(key).or_insert_with(new).watches += 1;
-        CancelWatch { token: self.clone(), key }
+        let mut watches = self.0.watches.lock();
+        watches.next += 1;
+        let number = watches.next;
+        watches.parkers.insert(number, Arc::clone(parker));
+        CancelWatch { token: self.clone(), number }
     }
 }
 
@@ -111,18 +109,13 @@ impl fmt::Debug for CancelToken {
 #[derive(Debug)]
 pub(crate) struct CancelWatch {
     token: CancelToken,
-    key: usize,
+    number: u64,
 }
 
 impl Drop for CancelWatch {
     fn drop(&mut self) {
-        let mut waiting = self.token.0.waiting.lock();
-        if let Entry::Occupied(mut thread) = waiting.entry(self.key) {
-            thread.get_mut().watches -= 1;
-            if thread.get().watches == 0 {
-                thread.remove();
-            }
-        }
+        let parker = self.token.0.watches.lock().parkers.remove(&self.number);
+        drop(parker);
     }
 }
 
@@ -263,7 +256,7 @@ mod tests {
         token.cancel();
         parker.park_until(Moment::END);
         drop(watch);
-        assert!(token.0.waiting.lock().is_empty());
+        assert!(token.0.watches.lock().parkers.is_empty());
     }
 
     #[test]
@@ -274,7 +267,7 @@ mod tests {
         token.cancel();
         parker.park_until(Moment::END);
         drop(outer);
-        assert!(token.0.waiting.lock().is_empty());
+        assert!(token.0.watches.lock().parkers.is_empty());
     }
 
     #[test]

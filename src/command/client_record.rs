@@ -12,7 +12,8 @@ use crate::command::call::{Call, Digits};
 use crate::command::reply::Reply;
 use crate::command::script;
 use crate::util::clock::{self, EPOCH, WallTime};
-use crate::util::{process, text};
+use crate::util::system::{names, process_id};
+use crate::util::text;
 
 /// How long a record stays without a renewal.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(30);
@@ -70,9 +71,9 @@ impl ClientRecord {
     /// Returns the record of a client that starts now in this process.
     pub(crate) fn of_this_process(label: Option<&str>) -> ClientRecord {
         ClientRecord {
-            host: process::host(),
-            pid: Some(std::process::id()),
-            program: process::program(),
+            host: names::host(),
+            pid: Some(process_id()),
+            program: names::program(),
             label: label.map(str::to_owned),
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             start: u64::try_from(clock::unix_time().as_millis()).ok(),

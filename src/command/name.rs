@@ -7,12 +7,13 @@
 //! so that a lock still works when its server becomes a cluster.
 
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crc::{CRC_16_XMODEM, Crc};
 
 use crate::command::owner::Owner;
 use crate::error::{Error, ErrorKind, Result};
+use crate::util::system::OnceLock;
 
 /// The longest key that Redis accepts by default (`proto-max-bulk-len`), in bytes.
 const MAX_KEY: usize = 512 * 1024 * 1024;

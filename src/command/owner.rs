@@ -12,6 +12,7 @@ use crate::command::permit::PermitIds;
 use crate::events::Kind;
 use crate::util::clock;
 use crate::util::sync::{TIME_PASSES, thread_local};
+use crate::util::system::{per_process, random_bytes, thread};
 
 /// Returns a new client id: a UUID of version 8 with 60 random bits.
 ///
@@ -20,7 +21,7 @@ use crate::util::sync::{TIME_PASSES, thread_local};
 /// has to find the whole id. Two of a million clients have the same id with a probability of 4 in
 /// ten million; their hold numbers would still differ.
 pub(crate) fn client_id() -> Uuid {
-    let random = uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid();
+    let random = uuid::Builder::from_custom_bytes(random_bytes()).into_uuid();
     client_of_tag(std::array::from_fn(|at| random.as_bytes()[at]))
 }
 
@@ -49,8 +50,10 @@ pub(crate) fn is_owner_field(name: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HoldId(u64);
 
-/// The last number that this process has used.
-static LAST: AtomicU64 = AtomicU64::new(0);
+per_process! {
+    /// The last number that this process has used.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+}
 
 /// The kinds in the order of the remainders that stand for them.
 ///
@@ -238,7 +241,7 @@ impl LockingThread {
     /// Returns the calling thread. Allocates at the first call of each thread.
     fn current() -> Arc<LockingThread> {
         thread_local!(static CURRENT: EndMarker = EndMarker(Arc::new(LockingThread::of(
-            std::thread::current().name()
+            thread::current().name()
         ))));
         let ending = || LockingThread { has_ended: AtomicBool::new(true), ..Self::of(None) };
         let current = CURRENT.try_with(|EndMarker(thread)| Arc::clone(thread));

@@ -23,11 +23,14 @@ use crate::command::call::Call;
 use crate::command::reply::{Reply, unexpected};
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::util::clock::{self, Moment};
+#[cfg(leasehold_sim)]
+use simulated::net as socket;
 
 mod address;
 mod decode;
 #[cfg(all(test, leasehold_model))]
 pub(crate) mod model;
+#[cfg(not(leasehold_sim))]
 mod socket;
 mod stream;
 mod tls;

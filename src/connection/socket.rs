@@ -21,7 +21,7 @@ use rustix::net::{self, SendFlags, Shutdown, SocketAddrUnix};
 
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
-use crate::util::{log_target, platform};
+use crate::util::{log_target, platform, system};
 
 /// The idle time after which the system probes the peer.
 ///
@@ -98,7 +98,7 @@ impl Socket {
                     if left.is_zero() {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
-                    clock::pause(left.min(PAUSE));
+                    system::clock::sleep(left.min(PAUSE));
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -20,8 +20,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
-
 use crate::acquire::{HoldHandle, LockContext, REPLY_GRACE};
 use crate::cancel::{CancelToken, Limit};
 use crate::engine::Engine;
@@ -33,6 +31,7 @@ use crate::kind::elected::Elected;
 use crate::kind::rules::ListensTo;
 use crate::lock::handle::{SharedHandle, endless_wait_ended};
 use crate::util::clock::{self, Patience, doubled, jittered};
+use crate::util::system::channel::Receiver;
 use crate::watchdog::Announcement;
 use leadership::Leadership;
 use observation::FirstLook;

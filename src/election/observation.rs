@@ -19,8 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, TrySendError};
-
 use crate::acquire::{LockContext, MAX_OUTDATED_REPLIES};
 use crate::command::call::Call;
 use crate::command::leader;
@@ -38,6 +36,7 @@ use crate::util::clock::{self, Moment, jittered};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Parker;
+use crate::util::system::channel::{Sender, TrySendError};
 
 /// The time after which a state is sent again, in poll intervals, and the longest such time.
 ///

@@ -12,8 +12,6 @@ use std::io;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
-
 use super::observation::{FirstLook, LookAttempt, Observation, Observer};
 use crate::acquire::LockContext;
 use crate::command::call::Call;
@@ -24,6 +22,7 @@ use crate::inspect::leader::Leader;
 use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Offer, Parker};
+use crate::util::system::channel::{self, Receiver};
 use crate::util::threads;
 
 /// The observers of one client: its clones and its elections share this value.
@@ -60,7 +59,7 @@ impl Observers {
         context: &Arc<LockContext>,
         first: FirstLook,
     ) -> Result<Receiver<Option<Leader>>> {
-        let (sender, receiver) = crossbeam_channel::bounded(0);
+        let (sender, receiver) = channel::bounded(0);
         let poll_interval = context.engine.settings.poll_interval;
         let observer = Observer::new(sender, first.leader.clone(), poll_interval);
         let mut inbox = self.inbox.lock();

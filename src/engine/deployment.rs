@@ -6,7 +6,7 @@
 //! ([`Deployment::wait_until_ready`]). A failed discovery fails the calls that wait for it, and the
 //! next call starts another one.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::cancel::Limit;
 use crate::command::call::Call;
@@ -26,6 +26,7 @@ use crate::util::clock;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
+use crate::util::system::OnceLock;
 use crate::util::threads;
 
 /// The servers of one client.

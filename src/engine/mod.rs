@@ -22,7 +22,6 @@ use std::fmt;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -51,6 +50,7 @@ use crate::util::interner::{Interned, Recent};
 use crate::util::log_lines::{self, LINES};
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
+use crate::util::system::thread::{self, JoinHandle};
 use crate::watchdog::Watchdog;
 
 /// The interval at which a close checks whether a thread or a call has ended.
@@ -380,11 +380,11 @@ impl Drop for ActiveCall<'_> {
 
 /// Joins a thread, unless it is the current thread or still runs at `end`.
 fn join(thread: JoinHandle<()>, end: Moment) {
-    if thread.thread().id() == std::thread::current().id() {
+    if thread.thread().id() == thread::current().id() {
         return;
     }
     while !thread.is_finished() && clock::now() < end {
-        std::thread::park_timeout(CLOSE_CHECK_INTERVAL);
+        thread::park_timeout(CLOSE_CHECK_INTERVAL);
     }
     if !thread.is_finished() {
         return log::warn!(

@@ -13,7 +13,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Once, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -39,6 +38,7 @@ use crate::topology::route::Route;
 use crate::util::executor::Executor;
 use crate::util::log_lines::LINES;
 use crate::util::sync::Mutex;
+use crate::util::system::{process_id, thread::JoinHandle};
 use crate::util::{clock, log_target};
 use crate::watchdog::{self, Announcer, Watchdog, WatchdogSettings};
 
@@ -148,7 +148,7 @@ impl Startup {
         let queue = settings.pool_timeout;
         PoolSettings {
             server: PoolServer { node: 0, is_cluster_node: false, route: deployment.route.clone() },
-            process: std::process::id(),
+            process: process_id(),
             name: self.name.clone(),
             size: settings.pool_size,
             timeouts: PoolTimeouts { shared: self.timeouts, private, queue },

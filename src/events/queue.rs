@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam_channel::{Receiver, Sender};
-
 use crate::error::{Error, Result};
 use crate::events::{Event, Events};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
+use crate::util::system::{
+    channel::{self, Receiver, Sender},
+    process_id,
+};
 use crate::util::threads;
 
 /// The number of queued jobs at which further events are dropped. Other jobs are always queued.
@@ -59,8 +61,8 @@ impl EventQueue {
 
     /// Returns a queue, and its receiving end for a thread or a test.
     pub(crate) fn new() -> (EventQueue, Receiver<EventsJob>) {
-        let (jobs, receiver) = crossbeam_channel::unbounded();
-        let process = std::process::id();
+        let (jobs, receiver) = channel::unbounded();
+        let process = process_id();
         (EventQueue { jobs, dropped: Arc::default(), process }, receiver)
     }
 
@@ -77,7 +79,7 @@ impl EventQueue {
         // A forked child has no events thread, and the fork may have interrupted a step on the
         // queue by a thread of the parent. A job of a child is leaked: its drop would run code of
         // the program.
-        let unsent = match self.process == std::process::id() {
+        let unsent = match self.process == process_id() {
             true => self.jobs.send(job).err().map(|unsent| unsent.0),
             false => Some(job),
         };

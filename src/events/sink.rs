@@ -3,7 +3,7 @@
 //! The same threads also count, so the sink has the counters too.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::events::queue::{Closure, EventQueue, Report};
@@ -11,6 +11,7 @@ use crate::events::{Event, Events, HandleListener, LossCall};
 use crate::stats::StatsRecorder;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
+use crate::util::system::OnceLock;
 
 /// The counters of a client, and its queue to the events thread.
 ///
@@ -127,7 +128,8 @@ impl fmt::Debug for EventSink {
 #[cfg(test)]
 impl EventSink {
     /// Returns a sink with a client's listener, and the jobs that the events thread would run.
-    pub(crate) fn recorded() -> (EventSink, crossbeam_channel::Receiver<super::queue::EventsJob>) {
+    pub(crate) fn recorded()
+    -> (EventSink, crate::util::system::channel::Receiver<super::queue::EventsJob>) {
         let (queue, jobs) = EventQueue::new();
         let events = ClientEvents { has_listener: true, queue: OnceLock::from(queue) };
         (EventSink { stats: Arc::default(), events: Arc::new(events) }, jobs)

@@ -10,7 +10,7 @@
 //! The session subscribes to its own channel only. A subscriber of a lock's channel would count as
 //! a waiting process, and its presence would make holders yield.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +28,7 @@ use crate::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
+use crate::util::system::HashMap;
 
 pub(crate) use crate::command::details::LiveDetails;
 

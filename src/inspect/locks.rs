@@ -1,6 +1,6 @@
 //! [`Locks`]: the search for locks by a pattern.
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::iter::FusedIterator;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pool::Target;
 use crate::util::clock;
+use crate::util::system::HashSet;
 
 /// The number of keys that a server looks at per `SCAN`. One such page of locks takes the server
 /// about 0.2 ms. A longer page would block the server for longer, also in several
@@ -105,7 +106,7 @@ impl Locks {
             pages: 1,
             found: VecDeque::new(),
             errors: VecDeque::new(),
-            found_keys: HashSet::new(),
+            found_keys: HashSet::default(),
             records: ClientRecords::default(),
         })
     }

@@ -1,6 +1,5 @@
 //! The numbers of permits of a semaphore, and the holders of those in use.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -16,6 +15,7 @@ use crate::command::reply::{self, Reply};
 use crate::command::script;
 use crate::error::Result;
 use crate::pool::Target;
+use crate::util::system::HashSet;
 
 /// The expiry of a permit of Redisson that never expires, in milliseconds.
 const NEVER: f64 = 922_337_203_685_477.0;

@@ -1,6 +1,6 @@
 //! [`LockWatch`]: repeated looks at locks with known names.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pool::Target;
 use crate::util::clock::{self, Moment};
+use crate::util::system::HashMap;
 
 /// The time after which a client without a record is looked up again.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
@@ -79,7 +80,7 @@ impl LockWatch {
             session: LiveSession::open(&engine),
             engine,
         };
-        let mut positions = HashMap::new();
+        let mut positions = HashMap::<String, usize>::default();
         for given in given {
             let at = *positions.entry(given.clone()).or_insert(watch.names.len());
             if at == watch.names.len() {

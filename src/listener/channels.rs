@@ -17,7 +17,7 @@
 
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::command::call::Call;
@@ -27,6 +27,7 @@ use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::interner::Interned;
 use crate::util::sync::{AtomicU64, Mutex, Parker};
+use crate::util::system::OnceLock;
 use crate::util::threads;
 
 #[cfg(all(test, leasehold_model))]

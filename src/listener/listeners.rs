@@ -6,8 +6,7 @@
 //! knows whether another process waits. Redisson listens there too.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use crate::command::call::Call;
 use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
@@ -15,6 +14,7 @@ use crate::listener::{ListenedNode, Listener, ListenerSettings};
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
 use crate::util::sync::Mutex;
+use crate::util::system::{OnceLock, thread::JoinHandle};
 
 /// The listeners of one client.
 #[derive(Debug)]

@@ -42,7 +42,6 @@ mod subscriber;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::command::call::Call;
@@ -63,6 +62,7 @@ use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
+use crate::util::system::thread::JoinHandle;
 use crate::util::threads;
 
 #[cfg(all(test, leasehold_model))]

@@ -11,7 +11,7 @@
 //! 3. *Ending*: the end of the subscription is sent and has no reply yet. Sharded pub/sub needs
 //!    this state to tell the reply from the loss of a slot.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::command::call::Call;
@@ -29,6 +29,7 @@ use crate::listener::control::Control;
 use crate::listener::{ListenerOrders, ListenerSettings, MAX_SILENCE, QUIET_SILENCE};
 use crate::topology::route::{Generation, RoutedConnection};
 use crate::util::clock::{self, Moment};
+use crate::util::system::HashMap;
 
 /// One connection of a listener with its subscriptions.
 pub(super) struct Subscriber<'a> {
@@ -91,7 +92,7 @@ impl<'a> Subscriber<'a> {
             conn,
             generation,
             control: Arc::clone(&control),
-            subscriptions: HashMap::new(),
+            subscriptions: HashMap::default(),
             requested: VecDeque::new(),
             ending: Vec::new(),
             opened_at: now,

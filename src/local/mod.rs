@@ -37,7 +37,7 @@ pub(crate) mod waiters;
 use std::fmt;
 use std::ops::Deref;
 use std::panic::RefUnwindSafe;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::name::Name;
@@ -54,6 +54,7 @@ use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
+use crate::util::system::OnceLock;
 
 pub(crate) use fairness::YieldsTo;
 pub(crate) use release::EndOutcome;

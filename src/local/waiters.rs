@@ -14,7 +14,6 @@
 //! heartbeat (in this file, *heartbeat*) repeats a grant that is still valid, with its remaining
 //! lease, which counts from the heartbeat.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +27,7 @@ use crate::local::hold;
 use crate::topology::route::Generation;
 use crate::util::clock::{Moment, jittered};
 use crate::util::sync::Parker;
+use crate::util::system::HashMap;
 
 /// The number of grant leases after which a caller asks again, whatever the heartbeats say.
 const LEASES_BEFORE_ASKING: u32 = 20;

@@ -31,14 +31,17 @@ use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Patience};
 use crate::util::interner::Interned;
 use crate::util::sync::Parker;
+use crate::util::system::per_process;
 use acquire::RedAcquire;
 use ballot::{Ballot, BallotLimits};
 use guard::RedHoldHandle;
 use local::{RedEntryOutcome, RedEntryRequest, RedLocal};
 use quorum::QuorumHold;
 
-/// The red locks of this process, by their clients and their name.
-static LOCALS: LazyLock<Interned<RedLocal>> = LazyLock::new(Interned::default);
+per_process! {
+    /// The red locks of this process, by their clients and their name.
+    static LOCALS: LazyLock<Interned<RedLocal>> = LazyLock::new(Interned::default);
+}
 
 /// A lock on several independent servers, held by a majority: Redisson's `RedissonRedLock`.
 ///

@@ -10,7 +10,7 @@
 //! |                                  | as without a reply                                        |
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::command::call::{Call, ConnectionId};
@@ -26,6 +26,7 @@ use crate::util::clock::{self, Moment, doubled};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Mutex;
+use crate::util::system::OnceLock;
 use crate::util::threads;
 
 /// The first interval for repeating a clean-up that a late command could undo. Doubles with each

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::command::call::{Call, ConnectionId};
 use crate::error::Redirect;
@@ -25,6 +25,7 @@ use crate::topology::cluster::Cluster;
 use crate::topology::failover::ServerObserver;
 use crate::topology::route::{Generation, Route};
 use crate::util::sync::Mutex;
+use crate::util::system::OnceLock;
 
 /// The nodes of a cluster and their pools.
 pub(super) struct ClusterNodes {

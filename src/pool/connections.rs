@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 
 use crate::command::call::ConnectionId;
 use crate::error::Error;
@@ -22,6 +21,7 @@ use crate::pool::shared_connection::SharedConnection;
 use crate::pool::{PoolServer, PoolSettings};
 use crate::util::clock;
 use crate::util::sync::Mutex;
+use crate::util::system::thread::JoinHandle;
 use crate::util::threads;
 
 /// The number of connections that callers share if there are more callers than connections.

@@ -12,6 +12,7 @@ use crate::topology::health::ServerHealth;
 use crate::topology::route::Route;
 use crate::util::clock::Moment;
 use crate::util::sync::{AtomicU64, TIME_PASSES};
+use crate::util::system::process_id;
 
 /// The settings that the shared connections of one pool have in common.
 pub(crate) struct PoolContext {
@@ -72,7 +73,7 @@ impl PoolContext {
 /// A forked child shares the sockets of its parent, where the bytes of both would mix. The child
 /// has none of the parent's threads, and would use the parent's hold numbers again.
 pub(crate) fn check_process(process: u32) -> Result<()> {
-    match std::process::id() == process {
+    match process_id() == process {
         true => Ok(()),
         false => Err(Error::configuration(
             "the client was made before a fork and cannot be used in the child",

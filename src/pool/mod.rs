@@ -30,7 +30,6 @@ mod target;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cancel::Limit;
@@ -47,6 +46,7 @@ use crate::topology::failover::ServerObserver;
 use crate::topology::health::ServerHealths;
 use crate::topology::route::{Generation, Route};
 use crate::util::clock::{self, Moment};
+use crate::util::system::thread::JoinHandle;
 pub(crate) use target::Target;
 
 #[cfg(all(test, leasehold_model))]

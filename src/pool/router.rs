@@ -8,8 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::cancel::Limit;
@@ -29,6 +28,7 @@ use crate::topology::failover::ServerObserver;
 use crate::topology::health::{ServerHealth, ServerHealths};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
+use crate::util::system::{OnceLock, thread::JoinHandle};
 
 /// Sends the commands of one client.
 #[derive(Debug)]

@@ -11,11 +11,10 @@ pub(super) use facade::{Exported, Exporter};
 
 #[cfg(feature = "metrics")]
 mod facade {
-    use std::collections::HashMap;
     use std::fmt;
     use std::panic::{RefUnwindSafe, UnwindSafe};
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Arc, OnceLock};
     use std::time::Duration;
 
     use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Recorder, Unit, with_recorder};
@@ -24,6 +23,7 @@ mod facade {
     use crate::stats::metric_names::{COUNTERS, GAUGES, HISTOGRAMS, RECONNECTS};
     use crate::stats::series::SeriesKey;
     use crate::util::sync::Mutex;
+    use crate::util::system::{HashMap, OnceLock};
     use crate::util::threads;
 
     static METADATA: Metadata<'static> = Metadata::new("leasehold", Level::INFO, Some("leasehold"));

@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::topology::route::{FailoverWatch, Route};
@@ -13,6 +12,7 @@ use crate::util::clock;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Parker;
+use crate::util::system::thread::JoinHandle;
 use crate::util::threads;
 
 /// Observes reconnections and topology changes.

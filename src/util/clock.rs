@@ -9,13 +9,9 @@
 //! end of its lease.
 
 use std::ops::Add;
-use std::sync::OnceLock;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::time::{ClockId, Timespec, clock_gettime, clock_gettime_dynamic};
-
-use crate::util::platform;
+use crate::util::system::{OnceLock, clock, per_process};
 
 /// A point in time, in nanoseconds since the machine was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,22 +62,9 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl From<Timespec> for Moment {
-    fn from(time: Timespec) -> Moment {
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-        Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
-    }
-}
-
 /// Returns the current moment. No system call on Linux: the kernel maps the clock into the process.
 pub(crate) fn now() -> Moment {
     now_of(boot_time, monotonic_time, &SUSPENDED)
-}
-
-/// Blocks for `span`, also if signals arrive.
-pub(crate) fn pause(span: Duration) {
-    thread::sleep(span);
 }
 
 /// Returns whether moments count the time for which the machine is suspended.
@@ -89,8 +72,10 @@ pub(crate) fn counts_suspension() -> bool {
     boot_time().is_some()
 }
 
-/// The time for which the machine had been suspended at the first reading of the clock.
-static SUSPENDED: OnceLock<Duration> = OnceLock::new();
+per_process! {
+    /// The time for which the machine had been suspended at the first reading of the clock.
+    static SUSPENDED: OnceLock<Duration> = OnceLock::new();
+}
 
 /// Returns the boot time, or the monotonic time since the system refuses the former.
 ///
@@ -107,11 +92,11 @@ fn now_of(
 }
 
 fn boot_time() -> Option<Moment> {
-    clock_gettime_dynamic(platform::CLOCK).ok().map(Moment::from)
+    clock::boot_time().map(Moment)
 }
 
 fn monotonic_time() -> Moment {
-    clock_gettime(ClockId::Monotonic).into()
+    Moment(clock::monotonic_time())
 }
 
 /// A time of day, for events.
@@ -122,7 +107,7 @@ pub(crate) const EPOCH: WallTime = SystemTime::UNIX_EPOCH;
 
 /// Returns the time of day. This clock may jump.
 pub(crate) fn wall_time() -> WallTime {
-    SystemTime::now()
+    clock::wall_time()
 }
 
 /// Returns the time of day as a span since 1970, for comparing clocks of machines.
@@ -152,7 +137,7 @@ impl Patience {
 
     /// A wait until `instant`, which belongs to the clock of the standard library.
     pub(crate) fn instant(now: Moment, instant: Instant) -> Patience {
-        Patience::span(now, instant.saturating_duration_since(Instant::now()))
+        Patience::span(now, instant.saturating_duration_since(clock::instant()))
     }
 
     /// Returns the moment at which the wait ends, or [`Moment::END`].

@@ -8,11 +8,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-
-use crossbeam_channel::{Receiver, Sender};
 
 use crate::util::sync::Mutex;
+use crate::util::system::{
+    channel::{self, Receiver, Sender},
+    thread::JoinHandle,
+};
 use crate::util::threads;
 
 /// The number of jobs that run at the same time; further jobs wait in the queue.
@@ -101,7 +102,7 @@ impl ExecutorState {
         if self.closed {
             return None;
         }
-        let (sender, receiver) = self.queue.get_or_insert_with(crossbeam_channel::unbounded);
+        let (sender, receiver) = self.queue.get_or_insert_with(channel::unbounded);
         let (sender, receiver) = (sender.clone(), receiver.clone());
         self.open += 1;
         let starts = self.open > self.threads && self.threads < MAX_THREADS;
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn jobs_submitted_after_close_still_run() {
         let executor = Arc::<Executor>::default();
-        let (sender, receiver) = crossbeam_channel::unbounded();
+        let (sender, receiver) = channel::unbounded();
         let submit = |number| {
             let sender = sender.clone();
             executor.run(move || sender.send(number).expect("the test receives it"));

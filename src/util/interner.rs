@@ -1,9 +1,10 @@
 //! One shared value per name, for as long as it has a user.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use crate::util::sync::Mutex;
+use crate::util::system::HashMap;
 
 /// Shared values by name. Keeps none of them alive.
 ///
@@ -20,7 +21,7 @@ struct Table<T> {
 
 impl<T> Default for Interned<T> {
     fn default() -> Interned<T> {
-        Interned(Mutex::new(Table { by_name: HashMap::new(), cleanup_at: 64 }))
+        Interned(Mutex::new(Table { by_name: HashMap::default(), cleanup_at: 64 }))
     }
 }
 

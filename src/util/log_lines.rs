@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use log::kv::{self, Key, Value, VisitSource, VisitValue};
 use log::{Level, Log, Metadata, Record};
@@ -21,6 +21,7 @@ use log::{Level, Log, Metadata, Record};
 use crate::util::clock::{self, Moment};
 use crate::util::log_target;
 use crate::util::sync::Parker;
+use crate::util::system::{OnceLock, per_process, process_id, thread_local};
 use crate::util::threads;
 
 /// The queue of log lines, as a logger for the macros of the log crate.
@@ -90,7 +91,9 @@ struct LinesState {
     written: u64,
 }
 
-static FIRST: ProcessLines = ProcessLines::new();
+per_process! {
+    static FIRST: ProcessLines = ProcessLines::new();
+}
 
 impl ProcessLines {
     const fn new() -> ProcessLines {
@@ -110,7 +113,7 @@ impl ProcessLines {
 
     /// Returns the queue of this process.
     fn mine() -> &'static ProcessLines {
-        let (id, mut lines) = (std::process::id(), &FIRST);
+        let (id, mut lines): (_, &ProcessLines) = (process_id(), &FIRST);
         let is_mine = |lines: &ProcessLines| {
             let claimed =
                 lines.process.compare_exchange(0, id, Ordering::AcqRel, Ordering::Acquire);

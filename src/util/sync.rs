@@ -20,19 +20,18 @@ use crate::util::clock::Moment;
 #[cfg(not(all(test, leasehold_model)))]
 mod real {
     use super::Moment;
-    use crate::util::clock;
-    pub(crate) use parking_lot::Mutex;
-    use parking_lot::MutexGuard;
+    use crate::util::{clock, system};
     pub(crate) use std::sync::atomic::AtomicU64;
-    pub(crate) use std::thread_local;
     use std::time::Duration;
+    use system::MutexGuard;
+    pub(crate) use system::{Mutex, thread_local};
 
     /// The longest sleep, because condition variables use a clock that stands still while the
     /// machine is suspended.
     const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
     #[derive(Debug, Default)]
-    pub(crate) struct Condvar(parking_lot::Condvar);
+    pub(crate) struct Condvar(system::Condvar);
 
     impl Condvar {
         pub(crate) fn notify_all(&self) {
@@ -48,8 +47,8 @@ mod real {
 
     pub(super) mod broadcast {
         use super::{LONGEST_SLEEP, Moment, clock};
-        use std::sync::PoisonError;
-        pub(in crate::util::sync) use std::sync::{Condvar, Mutex, MutexGuard};
+        use crate::util::system::broadcast;
+        pub(in crate::util::sync) use broadcast::{Condvar, Mutex, MutexGuard, lock};
 
         pub(in crate::util::sync) fn wait_until<'a, T>(
             changed: &Condvar,
@@ -57,14 +56,14 @@ mod real {
             end: Moment,
         ) -> MutexGuard<'a, T> {
             let span = clock::now().until(end).min(LONGEST_SLEEP);
-            changed.wait_timeout(guard, span).unwrap_or_else(PoisonError::into_inner).0
+            broadcast::wait_for(changed, guard, span)
         }
     }
 
     pub(super) mod signal {
         use super::{Moment, clock};
         use crate::util::sync::Offer;
-        use crossbeam_channel::{Receiver, Select, Sender};
+        use crate::util::system::channel::{self, Receiver, Select, Sender};
         use std::time::Duration;
 
         /// The longest sleep of a caller that has a deadline.
@@ -93,7 +92,7 @@ mod real {
 
         impl Default for Signal {
             fn default() -> Signal {
-                let (sender, receiver) = crossbeam_channel::bounded(1);
+                let (sender, receiver) = channel::bounded(1);
                 Signal { sender, receiver }
             }
         }
@@ -214,6 +213,10 @@ mod model {
         pub(in crate::util::sync) use shuttle::sync::{Condvar, Mutex, MutexGuard};
         use std::sync::PoisonError;
 
+        pub(in crate::util::sync) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+            mutex.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
         pub(in crate::util::sync) fn wait_until<'a, T>(
             changed: &Condvar,
             guard: MutexGuard<'a, T>,
@@ -226,7 +229,7 @@ mod model {
     pub(super) mod signal {
         use super::{Condvar, Moment, Mutex};
         use crate::util::sync::Offer;
-        use crossbeam_channel::{Sender, TrySendError};
+        use crate::util::system::channel::{Sender, TrySendError};
 
         #[derive(Debug, Default)]
         pub(crate) struct Signal {
@@ -275,12 +278,8 @@ mod group {
     #[cfg(not(all(test, leasehold_model)))]
     use super::real::broadcast::{self, Condvar, Mutex, MutexGuard};
     use crate::util::clock;
-    use std::sync::PoisonError;
 
     /// Threads that sleep until their own work is done, or until an offer that one of them takes.
-    ///
-    /// One system call of the standard library wakes all. `parking_lot` makes one call per thread,
-    /// and on a busy machine each call may cost the calling thread its processor.
     #[derive(Debug, Default)]
     pub(crate) struct WaitGroup {
         state: Mutex<State>,
@@ -339,7 +338,7 @@ mod group {
         }
 
         fn lock(&self) -> MutexGuard<'_, State> {
-            self.state.lock().unwrap_or_else(PoisonError::into_inner)
+            broadcast::lock(&self.state)
         }
     }
 }
@@ -350,7 +349,7 @@ mod parker {
     #[cfg(not(all(test, leasehold_model)))]
     use super::real::signal::Signal;
     use super::{Moment, thread_local};
-    use crossbeam_channel::Sender;
+    use crate::util::system::channel::Sender;
     use std::sync::Arc;
 
     /// The outcome of offers to receivers.

@@ -4,17 +4,20 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
+use crate::util::system::per_process;
+use crate::util::system::thread::{Builder, JoinHandle};
 
 /// The pause of a thread after a step that panicked, so that it does not spin.
 pub(crate) const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether the last attempt to start a thread failed.
-static HAS_NO_ROOM: AtomicBool = AtomicBool::new(false);
+per_process! {
+    /// Whether the last attempt to start a thread failed.
+    static HAS_NO_ROOM: AtomicBool = AtomicBool::new(false);
+}
 
 /// Starts a thread with that name. Logs the first failure until a thread starts again.
 pub(crate) fn start(

@@ -48,7 +48,6 @@ pub(crate) use watched_hold::WatchedHold;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -71,6 +70,7 @@ use crate::util::executor::Executor;
 use crate::util::log_lines::{self, LINES};
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
+use crate::util::system::thread::JoinHandle;
 use crate::util::threads;
 use leader_records::Announcements;
 use replication_ids::ReplicationIds;

@@ -22,6 +22,7 @@ use crate::events::LossCall;
 use crate::pool::context;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker};
+use crate::util::system::process_id;
 
 /// The interval at which a release checks whether an extension still uses the hold.
 const EXTENSION_POLL: Duration = Duration::from_millis(1);
@@ -69,7 +70,7 @@ impl QuorumHold {
         QuorumHold {
             quorum,
             lost: AtomicBool::new(false),
-            process: std::process::id(),
+            process: process_id(),
             state: Mutex::new(state),
         }
     }
