@@ -1,0 +1,4 @@
+fn main() {
+    println!("cargo::rustc-cfg=leasehold_sim");
+    println!("cargo::rerun-if-changed=build.rs");
+}
