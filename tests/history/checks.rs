@@ -17,7 +17,7 @@ mod waits;
 
 use super::Nanos;
 use super::record::{End, Event, Record, Request, Seen, Verb};
-use crate::harness::nodes::slot;
+use crate::harness::slots::slot;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
