@@ -15,10 +15,10 @@ mod overlaps;
 mod tokens;
 mod waits;
 
-use super::Nanos;
-use super::record::{End, Event, Record, Request, Seen, Verb};
-use crate::harness::slots::slot;
-use std::collections::HashMap;
+use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
+use crate::slots::slot;
+use crate::system::Nanos;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -39,7 +39,7 @@ pub struct History {
     pub stalls: Vec<Stall>,
     pub bounds: Bounds,
     /// The count of each plain semaphore and latch after the run, if it has a key.
-    pub counts: HashMap<String, i64>,
+    pub counts: BTreeMap<String, i64>,
 }
 
 /// A worker process. The process that replaces a killed one is another worker.
@@ -234,7 +234,7 @@ impl History {
     pub fn add(&mut self, worker: Worker, records: impl IntoIterator<Item = Record>) {
         let index = self.workers.len();
         self.workers.push(worker);
-        let mut open: HashMap<u64, usize> = HashMap::new();
+        let mut open: BTreeMap<u64, usize> = BTreeMap::new();
         for Record { attempt, at, event } in records {
             if let Event::Stalled(span) = event {
                 self.workers[index].stalls.push(Stall { from: at.saturating_sub(span), to: at });
@@ -304,8 +304,8 @@ impl History {
         stalls.map(|s| s.to.min(to).saturating_sub(s.from.max(from))).max().unwrap_or(0)
     }
 
-    fn by_lock(&self) -> HashMap<&str, Vec<&Attempt>> {
-        let mut locks: HashMap<&str, Vec<&Attempt>> = HashMap::new();
+    fn by_lock(&self) -> BTreeMap<&str, Vec<&Attempt>> {
+        let mut locks: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
         for attempt in &self.attempts {
             locks.entry(&attempt.request.lock).or_default().push(attempt);
         }
@@ -314,7 +314,7 @@ impl History {
 
     /// Returns the length of the lease of an attempt.
     fn lease(&self, attempt: &Attempt) -> Nanos {
-        let fixed = attempt.request.lease.map(super::millis);
+        let fixed = attempt.request.lease.map(millis);
         fixed.unwrap_or(self.workers[attempt.worker].lease)
     }
 
@@ -460,7 +460,6 @@ impl fmt::Display for Attempt {
 #[cfg(test)]
 mod examples {
     use super::*;
-    use crate::millis;
 
     /// Returns a history of two workers with leases of one second.
     pub(super) fn history(attempts: Vec<Attempt>) -> History {

@@ -16,7 +16,7 @@
 //! | `controls.rs` | runs with a known bug, which the checks must find |
 //! | `run.rs` | a run from its start to its report |
 //! | `stalls.rs` | the stalls of the machine |
-//! | `clock.rs` | the clock |
+//! | `system.rs` | the clock, threads and channels |
 //!
 //! All moments are nanoseconds since boot. The processes of a machine share this clock, so the
 //! records of all workers are in one order.
@@ -27,7 +27,6 @@
 mod harness;
 
 mod checks;
-mod clock;
 mod controls;
 mod deployment;
 mod fault;
@@ -37,13 +36,12 @@ mod record;
 mod run;
 mod stalls;
 mod store;
+mod system;
 mod worker;
 mod workers;
 
-use clock::{Nanos, millis, now};
-
-use crate::harness::process;
 use controls::{CONTROLS, Control, assert_only_tokens_help};
+use harness::{process, slots, subject};
 use plan::{Layout, Plan};
 use run::{Counts, Report, run};
 use std::sync::Mutex;

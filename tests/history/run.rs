@@ -9,10 +9,11 @@ use super::stalls::{self, Probe};
 use super::store::{self, Account};
 use super::worker::{Arguments, CAPACITY, Kind, WEIGHT_STEP, acquire_all_once};
 use super::workers::Workers;
-use super::{Nanos, millis};
 use crate::harness::Server;
 use crate::harness::wait::holds_within;
-use std::collections::{BTreeMap, HashMap};
+use crate::record::millis;
+use crate::system::Nanos;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
@@ -198,8 +199,8 @@ fn used_keys(server: &Server) -> impl Iterator<Item = String> {
 ///
 /// Waits a while until all permits are free: idle workers complete requests without an answer in
 /// the background. Killed workers may keep permits.
-fn counts(deployment: &Deployment) -> HashMap<String, i64> {
-    let mut counts = HashMap::new();
+fn counts(deployment: &Deployment) -> BTreeMap<String, i64> {
+    let mut counts = BTreeMap::new();
     holds_within(COMPLETED, || {
         counts = present_counts(deployment);
         let mut free = counts.iter().filter(|(name, _)| !name.starts_with(LATCHES));
@@ -208,7 +209,7 @@ fn counts(deployment: &Deployment) -> HashMap<String, i64> {
     counts
 }
 
-fn present_counts(deployment: &Deployment) -> HashMap<String, i64> {
+fn present_counts(deployment: &Deployment) -> BTreeMap<String, i64> {
     let prefix = format!("{}-", Kind::Count);
     let masters = deployment.masters();
     let of_server = |server: &&Server| {

@@ -4,13 +4,13 @@ mod elections;
 
 use super::checks::Stall;
 use super::plan::Work;
-use super::record::{End, Event, Record, Request, Verb};
+use super::record::{End, Event, Record, Request, Verb, millis};
 use super::stalls::{self, SAMPLE};
-use super::store::Store;
-use super::{Nanos, millis, now};
 use crate::harness::process::Role;
-use crate::harness::subject::{self, Subject};
 use crate::harness::wait::{descriptors, eventually_some, holds_within, threads};
+use crate::subject::{self, Subject};
+use crate::system::channel::{self, RecvTimeoutError};
+use crate::system::{Nanos, Store, now, thread};
 use leasehold::kind::{Fenced, LockKind, Queued};
 use leasehold::{
     Builder, CancelToken, Client, CountDownLatch, Error, Guard, Lock, PlainSemaphore, RedLock,
@@ -19,8 +19,6 @@ use leasehold::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 /// The role of a worker process.
@@ -750,11 +748,11 @@ fn until_cancelled<T>(
     max_wait: Duration,
     call: impl FnOnce(&CancelToken) -> leasehold::Result<T>,
 ) -> leasehold::Result<Option<T>> {
-    let (token, (returned, has_returned)) = (CancelToken::new(), mpsc::channel::<()>());
+    let (token, (returned, has_returned)) = (CancelToken::new(), channel::bounded::<()>(0));
     thread::scope(|scope| {
         let canceller = token.clone();
         scope.spawn(move || {
-            let waits = has_returned.recv_timeout(max_wait) == Err(mpsc::RecvTimeoutError::Timeout);
+            let waits = has_returned.recv_timeout(max_wait) == Err(RecvTimeoutError::Timeout);
             waits.then(|| canceller.cancel())
         });
         let acquired = call(&token);

@@ -5,8 +5,8 @@ use super::deployment::Deployment;
 use super::plan::Plan;
 use super::record::Record;
 use super::worker::{Arguments, CLEAN, DIRTY, IDLE, STOP, WORKER};
-use super::{Nanos, now};
 use crate::harness::ChildProcess;
+use crate::system::{Nanos, now};
 use std::collections::BTreeMap;
 
 /// The test that runs a worker in its process.

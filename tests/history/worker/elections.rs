@@ -6,13 +6,12 @@
 
 use super::{Acquired, Arguments, CHECK_INTERVAL, Held, Kind, Thread, error_word, until_cancelled};
 use crate::harness::process::Role;
-use crate::record::{End, Event, Record, Request, Seen, Verb};
-use crate::{Nanos, millis, now};
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
+use crate::system::channel::{Receiver, RecvTimeoutError};
+use crate::system::{Nanos, now, process_id, thread};
 use leasehold::{CancelToken, Client, Election, Leader, Leadership};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 /// Percentage of turns at an election that only read the leader, and of those that work in `run`.
@@ -27,7 +26,7 @@ const OBSERVED: Duration = Duration::from_millis(100);
 
 /// Returns the value of the leader for a call of this process.
 pub(super) fn value(attempt: u64) -> u64 {
-    u64::from(std::process::id()) << 32 | attempt
+    u64::from(process_id()) << 32 | attempt
 }
 
 fn candidate(client: &Client, request: &Request) -> Election {
