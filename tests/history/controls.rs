@@ -2,9 +2,9 @@
 
 use super::checks::Promise;
 use super::fault::Fault;
+use super::kind::Kind;
 use super::plan::{LONG, Layout, Plan, Work};
 use super::run::run;
-use super::worker::Kind;
 use std::time::Duration;
 
 /// The number of seeds to try, because a bug shows only by chance.

@@ -1,6 +1,6 @@
 //! The faults, and the layouts in which each can be injected.
 
-use super::plan::Layout;
+use crate::plan::Layout;
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

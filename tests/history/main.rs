@@ -5,7 +5,8 @@
 //! | file | content |
 //! | --- | --- |
 //! | `record.rs` | the records of a worker, one line each |
-//! | `checks.rs`, `checks/` | the checks of a history, with tests |
+//! | `kind.rs` | the kinds of locks |
+//! | `checks/` | the checks of a history, with tests |
 //! | `store.rs` | the store that the locks protect, on a server without faults |
 //! | `plan.rs` | the plan of a run: servers, faults, work and settings |
 //! | `worker.rs` | a worker process, which acquires locks and uses the store |
@@ -30,6 +31,7 @@ mod checks;
 mod controls;
 mod deployment;
 mod fault;
+mod kind;
 mod nemesis;
 mod plan;
 mod record;

@@ -1,7 +1,7 @@
 //! The plan of a run: servers, faults and work.
 
-use super::fault::Fault;
-use super::worker::Kind;
+use crate::fault::Fault;
+use crate::kind::Kind;
 use std::ops::Range;
 use std::time::Duration;
 

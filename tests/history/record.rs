@@ -2,7 +2,7 @@
 //!
 //! A worker writes each line at once, so a killed worker loses at most its last few microseconds.
 
-use super::worker::{CAPACITY, Kind};
+use crate::kind::{CAPACITY, Kind};
 use crate::system::Nanos;
 use std::str::SplitWhitespace;
 

@@ -3,11 +3,12 @@
 use super::checks::{Bounds, Disturbance, Findings, History, Promise, Stall, Violation};
 use super::deployment::Deployment;
 use super::fault::Fault;
+use super::kind::{CAPACITY, Kind};
 use super::nemesis::{Nemesis, STEP};
 use super::plan::Plan;
 use super::stalls::{self, Probe};
 use super::store::{self, Account};
-use super::worker::{Arguments, CAPACITY, Kind, WEIGHT_STEP, acquire_all_once};
+use super::worker::{Arguments, WEIGHT_STEP, acquire_all_once};
 use super::workers::Workers;
 use crate::harness::Server;
 use crate::harness::wait::holds_within;

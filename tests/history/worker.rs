@@ -3,6 +3,7 @@
 mod elections;
 
 use super::checks::Stall;
+use super::kind::{CAPACITY, Kind};
 use super::plan::Work;
 use super::record::{End, Event, Record, Request, Verb, millis};
 use super::stalls::{self, SAMPLE};
@@ -45,9 +46,6 @@ const RECORD_INTERVAL: Nanos = millis(100);
 /// The longest and the minimum holds, in milliseconds.
 const LIMITS: Range<u64> = 50..400;
 
-/// The permits of each semaphore. A request asks for one of them up to all.
-pub const CAPACITY: u32 = 3;
-
 /// The largest count of a latch.
 const LARGEST_COUNT: u32 = 6;
 
@@ -65,59 +63,6 @@ const CANCELLED: u8 = 15;
 
 /// How long a holder still checks a hold that must be lost.
 const CHECKED_AFTER_LOSS: Duration = Duration::from_millis(500);
-
-/// A kind of lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Plain,
-    Fenced,
-    Fair,
-    Rw,
-    Spin,
-    Queued,
-    /// An election: calls win it, work as its leader, read and observe the leader.
-    Election,
-    Red,
-    /// Permits with a lease.
-    Semaphore,
-    /// Permits of a plain semaphore, which are taken and later given back.
-    Count,
-    /// A latch: calls set its count, count it down, delete it and wait for it.
-    Latch,
-}
-
-impl Kind {
-    const ALL: [(Kind, &'static str); 11] = [
-        (Kind::Plain, "plain"),
-        (Kind::Fenced, "fenced"),
-        (Kind::Fair, "fair"),
-        (Kind::Rw, "rw"),
-        (Kind::Spin, "spin"),
-        (Kind::Queued, "queued"),
-        (Kind::Election, "election"),
-        (Kind::Red, "red"),
-        (Kind::Semaphore, "semaphore"),
-        (Kind::Count, "count"),
-        (Kind::Latch, "latch"),
-    ];
-
-    /// Returns the name of a lock of this kind.
-    pub fn lock(self, number: u64) -> String {
-        format!("{self}-{number}")
-    }
-
-    /// Whether holds of this kind may have a fixed lease and a longest hold.
-    fn has_leases(self) -> bool {
-        !matches!(self, Kind::Count | Kind::Latch | Kind::Election)
-    }
-}
-
-impl std::fmt::Display for Kind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (_, name) = Kind::ALL.iter().find(|(kind, _)| kind == self).expect("one of all");
-        f.write_str(name)
-    }
-}
 
 /// The arguments of a worker process.
 #[derive(Clone, Debug, PartialEq)]
@@ -177,11 +122,10 @@ impl Arguments {
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let span = |at: usize| Duration::from_millis(number(at));
         let list = |at: usize| words[at].split(',').map(str::to_owned);
-        let kind = |name: String| Kind::ALL.iter().find(|(_, other)| *other == name);
         let work = Work {
             workers: 1,
             threads: usize::try_from(number(4)).expect("a small number"),
-            kinds: list(5).map(|name| kind(name).expect("a kind").0).collect(),
+            kinds: list(5).map(|name| Kind::parse(&name).expect("a kind")).collect(),
             locks: number(6),
             used_for: span(7),
             longest: [span(8), span(9)],

@@ -4,8 +4,9 @@
 //! own. The value of a leader is a number that belongs to one call, so a check can compare the term
 //! that a reader sees with the term of that call.
 
-use super::{Acquired, Arguments, CHECK_INTERVAL, Held, Kind, Thread, error_word, until_cancelled};
+use super::{Acquired, Arguments, CHECK_INTERVAL, Held, Thread, error_word, until_cancelled};
 use crate::harness::process::Role;
+use crate::kind::Kind;
 use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
 use crate::system::channel::{Receiver, RecvTimeoutError};
 use crate::system::{Nanos, now, process_id, thread};
