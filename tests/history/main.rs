@@ -9,7 +9,8 @@
 //! | `checks/` | the checks of a history, with tests |
 //! | `store.rs` | the store that the locks protect, on a server without faults |
 //! | `plan.rs` | the plan of a run: servers, faults, work and settings |
-//! | `worker.rs` | a worker process, which acquires locks and uses the store |
+//! | `program/` | the program of a worker, which acquires locks and uses the store |
+//! | `worker.rs` | a worker process, which runs this program |
 //! | `workers.rs` | the worker processes, as seen by the parent |
 //! | `deployment.rs` | the servers of a run |
 //! | `fault.rs` | the faults |
@@ -34,6 +35,7 @@ mod fault;
 mod kind;
 mod nemesis;
 mod plan;
+mod program;
 mod record;
 mod run;
 mod stalls;

@@ -70,6 +70,9 @@ pub struct Work {
     pub seeded: Option<&'static str>,
 }
 
+/// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
+pub const WEIGHT_STEP: Duration = Duration::from_millis(200);
+
 /// Longer than any run.
 pub const LONG: Duration = Duration::from_secs(60);
 

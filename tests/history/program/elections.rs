@@ -4,8 +4,8 @@
 //! own. The value of a leader is a number that belongs to one call, so a check can compare the term
 //! that a reader sees with the term of that call.
 
-use super::{Acquired, Arguments, CHECK_INTERVAL, Held, Thread, error_word, until_cancelled};
-use crate::harness::process::Role;
+use super::acquire::{Acquired, Held, until_cancelled};
+use super::{Arguments, CHECK_INTERVAL, Sink, Thread, error_word};
 use crate::kind::Kind;
 use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
 use crate::system::channel::{Receiver, RecvTimeoutError};
@@ -144,13 +144,18 @@ impl Thread<'_> {
 /// Observes the first election until `stop`, with a client of its own.
 ///
 /// The thread of an observer notices the end of its receiver late, but a closed client at once.
-pub(super) fn observe(role: &Role, arguments: &Arguments, attempts: &AtomicU64, stop: &AtomicBool) {
+pub(super) fn observe(
+    sink: Sink<'_>,
+    arguments: &Arguments,
+    attempts: &AtomicU64,
+    stop: &AtomicBool,
+) {
     let client = arguments.clients().remove(0);
     let request = Request::waiting(Kind::Election.lock(0), 0);
     let request = Request { verb: Verb::Observe, ..request };
     while !stop.load(Ordering::SeqCst) {
         let attempt = attempts.fetch_add(1, Ordering::SeqCst);
-        let record = |event| role.say(&Record { attempt, at: now(), event }.line());
+        let record = |event| sink(&Record { attempt, at: now(), event });
         record(Event::Asks(request.clone()));
         match client.election(&*request.lock).observe() {
             Ok(receiver) => record(observe_until(stop, &receiver, record)),
