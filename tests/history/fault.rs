@@ -2,6 +2,9 @@
 
 use crate::plan::Layout;
 
+/// The size of the step of a clock, in milliseconds.
+pub const STEP: u64 = 3000;
+
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

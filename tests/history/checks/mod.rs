@@ -15,12 +15,18 @@ mod overlaps;
 mod tokens;
 mod waits;
 
+use crate::fault::{Fault, STEP};
+use crate::plan::{Plan, WEIGHT_STEP};
 use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
 use crate::slots::slot;
 use crate::system::Nanos;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// The longest pause of `run` between two campaigns that fail.
+const PAUSE: Nanos = millis(5000);
 
 /// A leader of an election, or none, as a reader or an observer sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -223,6 +229,23 @@ impl Promise {
 }
 
 impl Bounds {
+    /// Returns the bounds of a plan. `slack` is the delay that a busy machine may add.
+    pub fn of(plan: &Plan, slack: Nanos) -> Bounds {
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).expect("a short span");
+        let Plan { work, .. } = plan;
+        Bounds {
+            poll: nanos(plan.woken_within.unwrap_or(work.poll_interval)),
+            fair_waiter_timeout: nanos(work.fair_waiter_timeout()),
+            response: nanos(work.response_timeout),
+            slack,
+            step: if plan.faults.contains(&Fault::MoveClock) { millis(STEP) } else { 0 },
+            grant_lease: nanos(work.grant_lease()),
+            heartbeat: nanos(work.poll_interval),
+            weight_step: nanos(WEIGHT_STEP),
+            pause: PAUSE,
+        }
+    }
+
     /// Returns the longest permitted wait beside a free lock.
     pub fn wait(&self) -> Nanos {
         self.poll + self.response + self.slack
