@@ -2,23 +2,38 @@
 //!
 //! The checks compare each history with the promises of the library.
 //!
+//! These files are shared with the simulation of the client, which includes them by their paths:
+//!
 //! | file | content |
 //! | --- | --- |
-//! | `record.rs` | the records of a worker, one line each |
 //! | `kind.rs` | the kinds of locks |
-//! | `checks/` | the checks of a history, with tests |
-//! | `store.rs` | the store that the locks protect, on a server without faults |
+//! | `record.rs` | the records of a worker, one line each |
+//! | `fault.rs` | the faults |
 //! | `plan.rs` | the plan of a run: servers, faults, work and settings |
 //! | `program/` | the program of a worker, which acquires locks and uses the store |
-//! | `worker.rs` | a worker process, which runs this program |
+//! | `checks/` | the checks of a history, with tests |
+//! | `left.rs` | the keys and channels that may be left on the servers |
+//! | `report.rs` | the report of a run |
+//! | `controls.rs` | plans with a known bug, which the checks must find |
+//!
+//! They name each other, `system`, and the harness's `slots` and `subject` as modules of the root,
+//! and depend on no crate but leasehold and fastrand. `system.rs` has all that differs between the
+//! two worlds: the clock, threads, channels, the number of a process, and the store. A run of the
+//! simulation has to be the same with the same seed. So a shared file uses no other clock, thread,
+//! lock or channel, no file, socket or process, and no map without an order.
+//!
+//! These files run the histories with real servers and processes:
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `system.rs` | what the real world gives to the shared files |
+//! | `store.rs` | the store that the locks protect, on a server without faults |
+//! | `worker.rs` | a worker process, which runs the program |
 //! | `workers.rs` | the worker processes, as seen by the parent |
 //! | `deployment.rs` | the servers of a run |
-//! | `fault.rs` | the faults |
 //! | `nemesis.rs` | the injection of faults, from a seed |
-//! | `controls.rs` | plans with a known bug, which the checks must find |
 //! | `run.rs` | a run from its start to its report |
 //! | `stalls.rs` | the stalls of the machine |
-//! | `system.rs` | the clock, threads and channels |
 //!
 //! All moments are nanoseconds since boot. The processes of a machine share this clock, so the
 //! records of all workers are in one order.
