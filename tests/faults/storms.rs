@@ -8,7 +8,7 @@ use crate::fake_server::{
     ACQUIRE, FakeServer, HELD, LogCheck, RELEASE, RENEW, default_reply, logged, name_of,
 };
 use crate::harness::faults::{Waiter, build, other};
-use crate::harness::nodes::slot;
+use crate::harness::slots::slot;
 use crate::harness::{Impostor, Proxy, Server, eventually};
 use leasehold::{Builder, Client, Events, OwnedGuard, RenewalFailed, Sharding};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

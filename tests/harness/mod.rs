@@ -16,6 +16,7 @@
 //! | `refusals.c`, `signals.c` | a sandbox; a storm of signals |
 //! | `replicated.rs` | a master with replicas and sentinels |
 //! | `cluster.rs`, `nodes.rs` | a cluster, and the output of `CLUSTER NODES` |
+//! | `slots.rs` | the slots of keys |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
 //! | `details.rs` | requests for details about holds |
 //! | `holders.rs` | a server with holders to look at |
@@ -62,6 +63,7 @@ pub mod redisson;
 pub mod replicated;
 pub mod resp;
 pub mod server;
+pub mod slots;
 pub mod spawned;
 pub mod subject;
 pub mod synchronizers;

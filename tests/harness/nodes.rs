@@ -2,15 +2,8 @@
 
 use super::ports::TO_THE_BUS;
 use super::server::Server;
-use crc::{CRC_16_XMODEM, Crc};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-
-/// Returns the slot of a key without braces.
-pub fn slot(key: &str) -> u16 {
-    const SUM: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
-    SUM.checksum(key.as_bytes()) % 16_384
-}
 
 /// One node of a cluster, in the view of one of the nodes.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -1,14 +1,10 @@
-//! Negative controls: runs with a known bug, which the checks must find.
+//! Negative controls: plans with a known bug, which the checks must find.
 
-use super::checks::Promise;
-use super::fault::Fault;
-use super::plan::{LONG, Layout, Plan, Work};
-use super::run::run;
-use super::worker::Kind;
+use crate::checks::Promise;
+use crate::fault::Fault;
+use crate::kind::Kind;
+use crate::plan::{LONG, Layout, Plan, Work};
 use std::time::Duration;
-
-/// The number of seeds to try, because a bug shows only by chance.
-const RUNS: u64 = 5;
 
 /// How long faults are injected in each run.
 const SPAN: Duration = Duration::from_secs(12);
@@ -16,7 +12,7 @@ const SPAN: Duration = Duration::from_secs(12);
 /// A seeded fault (`tests/seeded`), the promise that it breaks, and a plan that shows it.
 pub struct Control {
     pub fault: &'static str,
-    promise: Promise,
+    pub promise: Promise,
     plan: fn(u64) -> Plan,
 }
 
@@ -350,28 +346,20 @@ fn plain(seed: u64, faults: Vec<Fault>, change: impl Fn(Work) -> Work) -> Plan {
 
 impl Control {
     /// Returns the plan without the seeded fault, in which the checks must find nothing.
-    pub fn sound(&self, seed: u64) -> Plan {
+    pub fn plan(&self, seed: u64) -> Plan {
         (self.plan)(seed)
     }
 
-    /// Runs the plan with several seeds. Fails if no run finds the seeded fault.
-    #[track_caller]
-    pub fn assert_found(&self, seed: u64) {
-        for seed in seed..seed + RUNS {
-            let mut plan = (self.plan)(seed);
-            plan.work.seeded = Some(self.fault);
-            let report = run(&plan);
-            println!("with {}: {report}", self.fault);
-            if report.violations.iter().any(|violation| violation.promise == self.promise) {
-                return;
-            }
-        }
-        panic!("{} was not found: no run broke {:?}", self.fault, self.promise);
+    /// Returns the plan with the seeded fault, in which the checks must find a broken promise.
+    pub fn seeded(&self, seed: u64) -> Plan {
+        let mut plan = self.plan(seed);
+        plan.work.seeded = Some(self.fault);
+        plan
     }
 }
 
 /// Returns a plan with a store that ignores tokens, and holders that are stopped at times.
-fn unfenced(seed: u64) -> Plan {
+pub fn unfenced(seed: u64) -> Plan {
     let all = Plan::everything(Layout::One, seed, SPAN);
     let work = Work {
         kinds: vec![Kind::Fenced],
@@ -390,24 +378,4 @@ fn unfenced(seed: u64) -> Plan {
         work,
         ..all
     }
-}
-
-/// Runs the unfenced plan until the store loses an update, and at the same time a fenced plan once.
-///
-/// Fails if the unfenced store loses none, or the fenced store loses one.
-#[track_caller]
-pub fn assert_only_tokens_help(seed: u64) {
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut fenced = unfenced(seed);
-            fenced.work.fenced = true;
-            run(&fenced).assert_kept_and_busy();
-        });
-        let lost = (seed..seed + RUNS).any(|seed| {
-            let report = run(&unfenced(seed));
-            println!("unfenced: {report}");
-            report.lost_updates().0 > 0
-        });
-        assert!(lost, "the unfenced store lost nothing: the faults are too few or too short");
-    });
 }

@@ -2,7 +2,7 @@
 
 use super::checks::{ALL_SLOTS, Effect, Slots};
 use super::plan::Layout;
-use super::worker::Arguments;
+use super::program::Arguments;
 use crate::harness::nodes::Node;
 use crate::harness::replicated::MASTER;
 use crate::harness::wait::{BOUND, holds_within};

@@ -1,6 +1,9 @@
 //! The faults, and the layouts in which each can be injected.
 
-use super::plan::Layout;
+use crate::plan::Layout;
+
+/// The size of the step of a clock, in milliseconds.
+pub const STEP: u64 = 3000;
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

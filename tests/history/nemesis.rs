@@ -2,11 +2,12 @@
 
 use super::checks::{ALL_SLOTS, Affected, Disturbance, Effect, Slots};
 use super::deployment::{Deployment, whose, wipe};
-use super::fault::Fault;
+use super::fault::{Fault, STEP};
 use super::plan::{Layout, Plan};
 use super::workers::Workers;
-use super::{Nanos, millis, now};
 use crate::harness::{Connections, Direction, Flow, Proxy, Server};
+use crate::record::millis;
+use crate::system::{Nanos, now};
 use std::ops::Range;
 use std::thread;
 use std::time::Duration;
@@ -14,9 +15,6 @@ use std::time::Duration;
 /// How long a fault may be felt after its end: a response time-out for a request that is in flight,
 /// and as long again for the next connection.
 const RECOVERY: Nanos = millis(2000);
-
-/// The size of the step of a clock, in milliseconds.
-pub const STEP: u64 = 3000;
 
 /// The number of cuts during a fault that cuts connections.
 const CUTS: usize = 12;

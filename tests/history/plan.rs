@@ -1,7 +1,7 @@
 //! The plan of a run: servers, faults and work.
 
-use super::fault::Fault;
-use super::worker::Kind;
+use crate::fault::Fault;
+use crate::kind::Kind;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -69,6 +69,9 @@ pub struct Work {
     /// The seeded fault in the code of the workers (`script/seeded`).
     pub seeded: Option<&'static str>,
 }
+
+/// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
+pub const WEIGHT_STEP: Duration = Duration::from_millis(200);
 
 /// Longer than any run.
 pub const LONG: Duration = Duration::from_secs(60);

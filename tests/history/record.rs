@@ -2,9 +2,14 @@
 //!
 //! A worker writes each line at once, so a killed worker loses at most its last few microseconds.
 
-use super::Nanos;
-use super::worker::{CAPACITY, Kind};
+use crate::kind::{CAPACITY, Kind};
+use crate::system::Nanos;
 use std::str::SplitWhitespace;
+
+/// Whole milliseconds as nanoseconds.
+pub const fn millis(count: u64) -> Nanos {
+    count * 1_000_000
+}
 
 /// An event with its moment and the number of its attempt. Each worker numbers its attempts.
 #[derive(Clone, Debug, PartialEq)]

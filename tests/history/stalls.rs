@@ -5,7 +5,8 @@
 //! how long they needed to find out which process has connected.
 
 use super::checks::Stall;
-use crate::{Nanos, millis, now};
+use crate::record::millis;
+use crate::system::{Nanos, now};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -5,6 +5,7 @@
 //! A fenced account refuses, at both steps, a token smaller than the largest it has seen.
 
 use crate::harness::Server;
+use crate::report::Account;
 use redis::Connection;
 
 /// KEYS: 1 the account. ARGV: 1 fencing token, 0 for none. RETURNS: the value, or -1: stale.
@@ -29,23 +30,6 @@ return 1";
 /// A connection to the store.
 pub struct Store {
     connection: Connection,
-}
-
-/// The final state of an account.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Account {
-    pub name: String,
-    /// The number of accepted writes.
-    pub writes: u64,
-    /// The value: each write adds one to the value that was read.
-    pub value: u64,
-}
-
-impl Account {
-    /// Returns the number of lost updates: accepted writes that another write replaced unread.
-    pub fn lost(&self) -> u64 {
-        self.writes - self.value.min(self.writes)
-    }
 }
 
 impl Store {

@@ -3,10 +3,11 @@
 use super::checks::Worker;
 use super::deployment::Deployment;
 use super::plan::Plan;
+use super::program::Arguments;
 use super::record::Record;
-use super::worker::{Arguments, CLEAN, DIRTY, IDLE, STOP, WORKER};
-use super::{Nanos, now};
+use super::worker::{CLEAN, DIRTY, IDLE, STOP, WORKER};
 use crate::harness::ChildProcess;
+use crate::system::{Nanos, now};
 use std::collections::BTreeMap;
 
 /// The test that runs a worker in its process.

@@ -1,5 +1,6 @@
 //! The harness itself: deployments of several servers that fail over, come back and move slots.
 
+use crate::harness::slots;
 use crate::harness::{Cluster, Connections, Members, Replicated, Server, eventually, exists};
 use redis::{RedisError, RedisResult};
 use std::thread;
@@ -119,6 +120,7 @@ fn a_slot_moves_with_its_keys_and_its_owner_replies_ask_meanwhile() {
     let keys: Vec<String> = (0..250).map(|count| format!("{{{tag}}}:{count}")).collect();
     keys.iter().for_each(|key| put(from, key, 0));
     let slot = cluster.slot_of(&keys[0]);
+    assert_eq!(slots::slot(&tag), slot);
 
     cluster.begin_migration(slot, to);
     assert!(get(from, &keys[0]).is_ok(), "the owner still has the key");

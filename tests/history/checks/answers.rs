@@ -12,9 +12,9 @@
 //! attempt to connect. So a stall excuses an early time-out: one of four steps took a quarter of the
 //! response time-out.
 
-use super::super::record::Verb;
 use super::{Attempt, History, Hold, Outcome, Promise, Violation};
-use crate::{Nanos, millis};
+use crate::record::{Verb, millis};
+use crate::system::Nanos;
 
 /// The number of equal parts of a lease of which one step of a lost renewal takes at least one.
 const STEPS_OF_A_LOSS: Nanos = 6;
@@ -82,7 +82,7 @@ fn explained_by_older_request(history: &History, attempt: &Attempt, failed: Nano
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Effect, Outcome, Promise, Stall};
-    use crate::millis;
+    use crate::record::millis;
 
     /// Returns the broken promises without and with a disturbance.
     fn violated_without_and_with_disturbance(attempt: Attempt) -> [Vec<Promise>; 2] {

@@ -9,7 +9,7 @@
 use super::limits::minimum_end;
 use super::overlaps::{Held, report_due};
 use super::{Attempt, History, Promise, Violation};
-use crate::Nanos;
+use crate::system::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     let capacity = attempts.first().map_or(1, |attempt| attempt.request.capacity());

@@ -11,7 +11,7 @@
 use super::order::Steady;
 use super::waits::end;
 use super::{Attempt, History, Outcome, Promise, Violation};
-use crate::Nanos;
+use crate::system::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     let leased: Vec<&Attempt> =
@@ -77,7 +77,7 @@ fn has_older(
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
-    use crate::millis;
+    use crate::record::millis;
 
     /// The moment from which a call at 1000 is protected: two polls and the response time-out later.
     const CLAIMS: u64 = 1000 + 2 * 100 + 50;

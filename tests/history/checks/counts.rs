@@ -3,9 +3,9 @@
 //!
 //! A server that loses data may lose the count, so there is no check after that.
 
-use super::super::record::End;
 use super::{Attempt, History, Outcome, Promise, Violation};
-use crate::Nanos;
+use crate::record::End;
+use crate::system::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Option<Violation> {
     let request = attempts.first().map(|it| &it.request).filter(|it| it.is_counted())?;
@@ -38,8 +38,7 @@ fn may_be_missing(history: &History, attempt: &Attempt) -> u32 {
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
-    use crate::millis;
-    use crate::record::End;
+    use crate::record::{End, millis};
 
     /// Returns a history of calls for two permits each, after which so many are free.
     fn count(free: i64, attempts: Vec<Attempt>) -> History {

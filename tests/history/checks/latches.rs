@@ -12,10 +12,10 @@
 //! A call without a reply may run at any later moment. A loss of data that may concern a call makes
 //! its reply worthless.
 
-use super::super::record::Verb;
 use super::waits::{end, longest_gap};
 use super::{Attempt, History, Outcome, Promise, Violation};
-use crate::Nanos;
+use crate::record::Verb;
+use crate::system::Nanos;
 
 /// Checks all calls about one latch. Returns the longest wait at an open latch, too.
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> (Vec<Violation>, Nanos) {
@@ -179,8 +179,7 @@ impl<'a> Latch<'a> {
 mod tests {
     use super::super::examples::{asking, disturbance, history, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
-    use crate::millis;
-    use crate::record::Verb;
+    use crate::record::{Verb, millis};
 
     /// The poll interval, the response time-out and the slack of the examples.
     const BOUND: u64 = 200;

@@ -13,9 +13,9 @@
 
 use super::waits::{end, over};
 use super::{Attempt, History, Hold, Promise, Sighting, Violation};
-use crate::Nanos;
 use crate::record::{Seen, Verb};
-use std::collections::HashMap;
+use crate::system::Nanos;
+use std::collections::BTreeMap;
 
 /// Checks the questions and observations of one election against its terms.
 pub(super) fn check(history: &History, calls: &[&Attempt], looks: &[&Attempt]) -> Vec<Violation> {
@@ -48,8 +48,8 @@ struct Election<'a> {
     history: &'a History,
     /// In the order of their grants.
     terms: Vec<Term<'a>>,
-    by_token: HashMap<u64, Term<'a>>,
-    by_value: HashMap<u64, Vec<&'a Attempt>>,
+    by_token: BTreeMap<u64, Term<'a>>,
+    by_value: BTreeMap<u64, Vec<&'a Attempt>>,
     /// The largest tokens so far, in the order of time.
     known: Vec<Known>,
 }
@@ -66,7 +66,7 @@ impl<'a> Election<'a> {
         let mut terms: Vec<Term<'_>> = terms.collect();
         terms.sort_by_key(|(_, hold)| hold.granted);
         let by_token = terms.iter().map(|term| (term.1.token, *term)).collect();
-        let mut by_value: HashMap<u64, Vec<&Attempt>> = HashMap::new();
+        let mut by_value: BTreeMap<u64, Vec<&Attempt>> = BTreeMap::new();
         for call in calls {
             by_value.entry(call.request.value).or_default().push(call);
         }
@@ -240,8 +240,7 @@ impl<'a> Election<'a> {
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise, Sighting};
-    use crate::millis;
-    use crate::record::{End, Seen, Verb};
+    use crate::record::{End, Seen, Verb, millis};
 
     /// The poll interval, the response time-out and the slack of the examples.
     const BOUND: u64 = 200;

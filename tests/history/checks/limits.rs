@@ -4,9 +4,9 @@
 //! The minimum counts from a moment between the call and its return, so the check takes the call.
 //! `capacity.rs` has the minimum holds of a semaphore.
 
-use super::super::record::End;
 use super::{Attempt, History, Hold, Promise, Violation};
-use crate::{Nanos, millis};
+use crate::record::{End, millis};
+use crate::system::Nanos;
 
 type Held<'a> = (&'a Attempt, &'a Hold);
 
@@ -60,10 +60,9 @@ pub(super) fn minimum_end(history: &History, attempt: &Attempt, hold: &Hold) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::record::End;
     use super::super::examples::{disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Effect, Outcome, Promise};
-    use crate::millis;
+    use crate::record::{End, millis};
 
     /// Returns a hold until `end` with a limit, in milliseconds.
     fn limited(max_hold: u64, end: u64) -> Attempt {

@@ -8,9 +8,9 @@
 //! A client whose listener is not connected may lose its places for a while. So a call is checked
 //! only if its worker began long before the call, and if there were no faults and stalls.
 
-use super::super::record::Verb;
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
-use crate::{Nanos, millis};
+use crate::record::{Verb, millis};
+use crate::system::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     let queued = || attempts.iter().copied().filter(|attempt| attempt.request.is_queued());
@@ -116,7 +116,7 @@ impl Steady<'_> {
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Disturbance, Effect, History, Outcome, Promise, Stall};
-    use crate::millis;
+    use crate::record::millis;
 
     /// The response time-out of the examples.
     const RESPONSE: u64 = 50;

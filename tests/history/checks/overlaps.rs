@@ -4,7 +4,7 @@
 //! of a semaphore.
 
 use super::{Attempt, Effect, History, Hold, Promise, Violation};
-use crate::Nanos;
+use crate::system::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));

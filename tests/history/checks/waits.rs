@@ -6,9 +6,9 @@
 //! A semaphore counts as free for a waiter while the permits of all other attempts that may have
 //! some, the largest of the possible claims, and its own are not more than the capacity.
 
-use super::super::record::{End, Verb};
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
-use crate::{Nanos, millis};
+use crate::record::{End, Verb, millis};
+use crate::system::Nanos;
 
 /// Checks all attempts at one lock. `gaps` has the gap of each.
 pub(super) fn check(
@@ -251,8 +251,7 @@ pub(super) fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
-    use crate::millis;
-    use crate::record::End;
+    use crate::record::{End, millis};
 
     /// The poll interval, the response time-out and the slack of the examples.
     const BOUND: u64 = 200;

@@ -4,15 +4,15 @@
 //! own. The value of a leader is a number that belongs to one call, so a check can compare the term
 //! that a reader sees with the term of that call.
 
-use super::{Acquired, Arguments, CHECK_INTERVAL, Held, Kind, Thread, error_word, until_cancelled};
-use crate::harness::process::Role;
-use crate::record::{End, Event, Record, Request, Seen, Verb};
-use crate::{Nanos, millis, now};
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use super::acquire::{Acquired, Held, until_cancelled};
+use super::{Arguments, CHECK_INTERVAL, Sink, Thread, error_word};
+use crate::kind::Kind;
+use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
+use crate::system::channel::{Receiver, RecvTimeoutError};
+use crate::system::{Nanos, now, process_id, thread};
 use leasehold::{CancelToken, Client, Election, Leader, Leadership};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 /// Percentage of turns at an election that only read the leader, and of those that work in `run`.
@@ -27,7 +27,7 @@ const OBSERVED: Duration = Duration::from_millis(100);
 
 /// Returns the value of the leader for a call of this process.
 pub(super) fn value(attempt: u64) -> u64 {
-    u64::from(std::process::id()) << 32 | attempt
+    u64::from(process_id()) << 32 | attempt
 }
 
 fn candidate(client: &Client, request: &Request) -> Election {
@@ -144,13 +144,18 @@ impl Thread<'_> {
 /// Observes the first election until `stop`, with a client of its own.
 ///
 /// The thread of an observer notices the end of its receiver late, but a closed client at once.
-pub(super) fn observe(role: &Role, arguments: &Arguments, attempts: &AtomicU64, stop: &AtomicBool) {
+pub(super) fn observe(
+    sink: Sink<'_>,
+    arguments: &Arguments,
+    attempts: &AtomicU64,
+    stop: &AtomicBool,
+) {
     let client = arguments.clients().remove(0);
     let request = Request::waiting(Kind::Election.lock(0), 0);
     let request = Request { verb: Verb::Observe, ..request };
     while !stop.load(Ordering::SeqCst) {
         let attempt = attempts.fetch_add(1, Ordering::SeqCst);
-        let record = |event| role.say(&Record { attempt, at: now(), event }.line());
+        let record = |event| sink(&Record { attempt, at: now(), event });
         record(Event::Asks(request.clone()));
         match client.election(&*request.lock).observe() {
             Ok(receiver) => record(observe_until(stop, &receiver, record)),

@@ -15,12 +15,18 @@ mod overlaps;
 mod tokens;
 mod waits;
 
-use super::Nanos;
-use super::record::{End, Event, Record, Request, Seen, Verb};
-use crate::harness::nodes::slot;
-use std::collections::HashMap;
+use crate::fault::{Fault, STEP};
+use crate::plan::{Plan, WEIGHT_STEP};
+use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
+use crate::slots::slot;
+use crate::system::Nanos;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// The longest pause of `run` between two campaigns that fail.
+const PAUSE: Nanos = millis(5000);
 
 /// A leader of an election, or none, as a reader or an observer sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,7 +45,7 @@ pub struct History {
     pub stalls: Vec<Stall>,
     pub bounds: Bounds,
     /// The count of each plain semaphore and latch after the run, if it has a key.
-    pub counts: HashMap<String, i64>,
+    pub counts: BTreeMap<String, i64>,
 }
 
 /// A worker process. The process that replaces a killed one is another worker.
@@ -223,6 +229,23 @@ impl Promise {
 }
 
 impl Bounds {
+    /// Returns the bounds of a plan. `slack` is the delay that a busy machine may add.
+    pub fn of(plan: &Plan, slack: Nanos) -> Bounds {
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).expect("a short span");
+        let Plan { work, .. } = plan;
+        Bounds {
+            poll: nanos(plan.woken_within.unwrap_or(work.poll_interval)),
+            fair_waiter_timeout: nanos(work.fair_waiter_timeout()),
+            response: nanos(work.response_timeout),
+            slack,
+            step: if plan.faults.contains(&Fault::MoveClock) { millis(STEP) } else { 0 },
+            grant_lease: nanos(work.grant_lease()),
+            heartbeat: nanos(work.poll_interval),
+            weight_step: nanos(WEIGHT_STEP),
+            pause: PAUSE,
+        }
+    }
+
     /// Returns the longest permitted wait beside a free lock.
     pub fn wait(&self) -> Nanos {
         self.poll + self.response + self.slack
@@ -234,7 +257,7 @@ impl History {
     pub fn add(&mut self, worker: Worker, records: impl IntoIterator<Item = Record>) {
         let index = self.workers.len();
         self.workers.push(worker);
-        let mut open: HashMap<u64, usize> = HashMap::new();
+        let mut open: BTreeMap<u64, usize> = BTreeMap::new();
         for Record { attempt, at, event } in records {
             if let Event::Stalled(span) = event {
                 self.workers[index].stalls.push(Stall { from: at.saturating_sub(span), to: at });
@@ -304,8 +327,8 @@ impl History {
         stalls.map(|s| s.to.min(to).saturating_sub(s.from.max(from))).max().unwrap_or(0)
     }
 
-    fn by_lock(&self) -> HashMap<&str, Vec<&Attempt>> {
-        let mut locks: HashMap<&str, Vec<&Attempt>> = HashMap::new();
+    fn by_lock(&self) -> BTreeMap<&str, Vec<&Attempt>> {
+        let mut locks: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
         for attempt in &self.attempts {
             locks.entry(&attempt.request.lock).or_default().push(attempt);
         }
@@ -314,7 +337,7 @@ impl History {
 
     /// Returns the length of the lease of an attempt.
     fn lease(&self, attempt: &Attempt) -> Nanos {
-        let fixed = attempt.request.lease.map(super::millis);
+        let fixed = attempt.request.lease.map(millis);
         fixed.unwrap_or(self.workers[attempt.worker].lease)
     }
 
@@ -460,7 +483,6 @@ impl fmt::Display for Attempt {
 #[cfg(test)]
 mod examples {
     use super::*;
-    use crate::millis;
 
     /// Returns a history of two workers with leases of one second.
     pub(super) fn history(attempts: Vec<Attempt>) -> History {

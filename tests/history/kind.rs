@@ -1,0 +1,64 @@
+//! The kinds of locks.
+
+use std::fmt;
+
+/// The permits of each semaphore. A request asks for one of them up to all.
+pub const CAPACITY: u32 = 3;
+
+/// A kind of lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+    Rw,
+    Spin,
+    Queued,
+    /// An election: calls win it, work as its leader, read and observe the leader.
+    Election,
+    Red,
+    /// Permits with a lease.
+    Semaphore,
+    /// Permits of a plain semaphore, which are taken and later given back.
+    Count,
+    /// A latch: calls set its count, count it down, delete it and wait for it.
+    Latch,
+}
+
+impl Kind {
+    const ALL: [(Kind, &'static str); 11] = [
+        (Kind::Plain, "plain"),
+        (Kind::Fenced, "fenced"),
+        (Kind::Fair, "fair"),
+        (Kind::Rw, "rw"),
+        (Kind::Spin, "spin"),
+        (Kind::Queued, "queued"),
+        (Kind::Election, "election"),
+        (Kind::Red, "red"),
+        (Kind::Semaphore, "semaphore"),
+        (Kind::Count, "count"),
+        (Kind::Latch, "latch"),
+    ];
+
+    /// Returns the kind with this name.
+    pub fn parse(name: &str) -> Option<Kind> {
+        Kind::ALL.iter().find(|(_, other)| *other == name).map(|(kind, _)| *kind)
+    }
+
+    /// Returns the name of a lock of this kind.
+    pub fn lock(self, number: u64) -> String {
+        format!("{self}-{number}")
+    }
+
+    /// Whether holds of this kind may have a fixed lease and a longest hold.
+    pub fn has_leases(self) -> bool {
+        !matches!(self, Kind::Count | Kind::Latch | Kind::Election)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (_, name) = Kind::ALL.iter().find(|(kind, _)| kind == self).expect("one of all");
+        f.write_str(name)
+    }
+}
