@@ -1,60 +1,92 @@
+//! The simulation of the whole library: one seed is one run.
+//!
+//! The workers, their plans, their records and the checks are those of the histories
+//! (`tests/history`), which run them as real processes beside real servers.
+
+#![allow(dead_code, unreachable_pub, reason = "the files of the histories are shared")]
+
+#[path = "../../tests/history/checks/mod.rs"]
+mod checks;
+#[path = "../../tests/history/controls.rs"]
+mod controls;
+#[path = "../../tests/history/fault.rs"]
+mod fault;
+#[path = "../../tests/history/kind.rs"]
+mod kind;
+#[path = "../../tests/history/left.rs"]
+mod left;
+mod nemesis;
+#[path = "../../tests/history/plan.rs"]
+mod plan;
+#[path = "../../tests/history/program/mod.rs"]
+mod program;
+#[path = "../../tests/history/record.rs"]
+mod record;
+#[path = "../../tests/history/report.rs"]
+mod report;
+mod run;
 mod server;
+#[path = "../../tests/harness/slots.rs"]
+mod slots;
+mod store;
+#[path = "../../tests/harness/subject.rs"]
+mod subject;
+mod system;
+mod workers;
 
-use leasehold::Client;
-use server::Redis;
-use simulated::net::{self, Whose};
-use simulated::world::{self, Settings};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
-use std::time::Duration;
+use plan::{Layout, Plan};
+use std::time::{Duration, Instant};
 
-fn one(seed: u64, traced: bool) -> world::Outcome {
-    let settings = Settings { seed, preempted: 20, is_traced: traced, longest: Duration::from_secs(600) };
-    world::run(settings, move || {
-        let server = net::add_server("10.0.0.1:6379", Rc::new(RefCell::new(Redis::new(seed))));
-        let holders = Rc::new(Cell::new(0));
-        let mut handles = Vec::new();
-        for process in 0..3 {
-            let process = world::start_process(process * 1000 - 1000);
-            for thread in 0..2 {
-                let holders = Rc::clone(&holders);
-                handles.push(world::spawn_in(process, &format!("caller-{thread}"), move || {
-                    let client = Client::builder().single("redis://10.0.0.1:6379").build().expect("connects");
-                    let lock = client.lock("a");
-                    for _ in 0..20 {
-                        let guard = lock.lock().expect("gets the lock");
-                        holders.set(holders.get() + 1);
-                        assert_eq!(holders.get(), 1);
-                        simulated::thread::sleep(Duration::from_millis(5));
-                        if guard.is_held() { assert_eq!(holders.get(), 1); }
-                        holders.set(holders.get() - 1);
-                        drop(guard);
-                    }
-                    client.close();
-                }));
-            }
-        }
-        for _ in 0..20 {
-            simulated::thread::sleep(Duration::from_millis(50));
-            net::reset(Whose::default());
-        }
-        for h in handles { h.join().expect("no panic"); }
-        let _ = server;
-    })
+/// How long faults are injected in a run.
+const SPAN: Duration = Duration::from_secs(20);
+
+/// Returns the plan of a seed.
+fn plan_of(seed: u64) -> Plan {
+    match seed % 7 {
+        0 => Plan::everything(Layout::One, seed, SPAN),
+        1 => Plan::waits(Layout::One, seed, SPAN),
+        2 => Plan::messages(seed, SPAN),
+        3 => Plan::latches(Layout::One, seed, SPAN),
+        4 => Plan::elections(Layout::One, seed, SPAN),
+        5 => Plan::order(Layout::One, seed, SPAN),
+        _ => Plan::everything(Layout::Five, seed, SPAN),
+    }
+}
+
+struct Tracer;
+impl log::Log for Tracer {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool { true }
+    fn log(&self, record: &log::Record<'_>) {
+        simulated::world::note(|| format!("{} log {} {}", simulated::world::current_process(), record.level(), record.args()));
+    }
+    fn flush(&self) {}
 }
 
 fn main() {
+    log::set_logger(&Tracer).unwrap();
+    log::set_max_level(log::LevelFilter::Info);
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let text = info.to_string();
+        default(info);
+        run::PANICS.with_borrow_mut(|panics| panics.push(text));
+    }));
     let seed = std::env::args().nth(1).map_or(1, |t| t.parse().unwrap());
     let count: u64 = std::env::args().nth(2).map_or(1, |t| t.parse().unwrap());
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let mut all = Duration::ZERO;
+    let mut faults = 0;
     for seed in seed..seed + count {
-        let outcome = one(seed, count == 1);
+        let plan = plan_of(seed);
+        let (outcome, report) = run::run(&plan, count == 1);
         if count == 1 { for (at, text) in &outcome.trace { println!("{:>12.6} {text}", *at as f64 / 1e9); } }
         all += outcome.span;
-        if outcome.stuck.is_some() || count < 5 {
+        faults += outcome.counts.faults;
+        let bad = outcome.stuck.is_some() || report.as_ref().is_none_or(|r| !r.violations.is_empty());
+        if bad || count < 15 {
             println!("{seed}: {:x} {:?} {:?} {:?}", outcome.hash, outcome.span, outcome.counts, outcome.stuck);
+            if let Some(report) = report { println!("{report}"); }
         }
     }
-    println!("{all:?} in {:?}", start.elapsed());
+    println!("{all:?} and {faults} faults in {:?}", start.elapsed());
 }

@@ -73,6 +73,9 @@ pub struct Work {
 /// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
 pub const WEIGHT_STEP: Duration = Duration::from_millis(200);
 
+/// The longest waits of calls that wait, in milliseconds.
+pub const MAX_WAIT: Range<u64> = 500..6000;
+
 /// Longer than any run.
 pub const LONG: Duration = Duration::from_secs(60);
 

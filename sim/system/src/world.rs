@@ -623,6 +623,15 @@ pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
 }
 
+/// Returns the names of the tasks of a process that have not ended.
+pub fn live_tasks(process: ProcessId) -> Vec<String> {
+    with(|world| {
+        let tasks = world.tasks.iter().filter(|task| task.process == process);
+        let live = tasks.filter(|task| task.state != State::Ended);
+        live.map(|task| task.name.clone()).collect()
+    })
+}
+
 fn waiting_tasks() -> Vec<String> {
     with(|world| {
         let waiting = world.tasks.iter().filter(|task| task.state != State::Ended);

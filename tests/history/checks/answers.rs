@@ -13,6 +13,7 @@
 //! response time-out.
 
 use super::{Attempt, History, Hold, Outcome, Promise, Violation};
+use crate::plan::MAX_WAIT;
 use crate::record::{Verb, millis};
 use crate::system::Nanos;
 
@@ -29,15 +30,21 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
 fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
     let Attempt { request, asked, worker, .. } = attempt;
     let undisturbed = |to| history.disturbances_of(*worker, *asked, to).next().is_none();
-    let deadline = asked + millis(request.max_wait);
-    let late = deadline + history.bounds.response + history.bounds.slack;
+    let bounds = &history.bounds;
+    // The time for a term in `run` is what is left of a longer wait.
+    let off = match request.verb {
+        Verb::Lead => millis(MAX_WAIT.end) - bounds.soonest(millis(MAX_WAIT.end)),
+        _ => millis(request.max_wait) - bounds.soonest(millis(request.max_wait)),
+    };
+    let deadline = asked + millis(request.max_wait).saturating_sub(off);
+    let late = asked + bounds.latest(millis(request.max_wait) + bounds.response) + bounds.slack;
     // A call that does not wait still waits for a response time-out.
     let time_out = match request.max_wait {
-        0 => history.bounds.response,
-        max_wait => millis(max_wait).min(history.bounds.response),
+        0 => bounds.response,
+        max_wait => millis(max_wait).min(bounds.response),
     };
     // A grant whose fixed lease has ended on the way is an error too.
-    let time_out = time_out.min(history.lease(attempt));
+    let time_out = bounds.soonest(time_out.min(history.lease(attempt)));
     let (promise, broken) = match &attempt.outcome {
         // A busy machine excuses a time-out, but no earlier error.
         // Only its stop ends the campaigns of `run`.
@@ -51,7 +58,7 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
             (Promise::Answer, early || (late < *at && undisturbed(*at)))
         }
         Outcome::Held(Hold { lost: Some(at), .. }) => {
-            let limit = request.max_hold.map(|max_hold| asked + millis(max_hold));
+            let limit = request.max_hold.map(|max_hold| asked + bounds.soonest(millis(max_hold)));
             let within = limit.is_none_or(|limit| *at < limit);
             let renewed = request.lease.is_none() && within;
             (

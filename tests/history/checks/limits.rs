@@ -28,7 +28,8 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
 /// Checks that a hold with a renewed lease is not valid for longer than its limit and one lease.
 fn outlives_its_limit(history: &History, (attempt, hold): Held<'_>) -> Option<Violation> {
     let limit = millis(attempt.request.max_hold.filter(|_| attempt.request.lease.is_none())?);
-    let over = hold.granted + limit + history.lease(attempt) < hold.valid_to;
+    let longest = history.bounds.latest(limit + history.lease(attempt));
+    let over = hold.granted + longest < hold.valid_to;
     over.then(|| Promise::Limit.violation(format!("valid long after its limit: {attempt}")))
 }
 
@@ -55,7 +56,7 @@ pub(super) fn minimum_end(history: &History, attempt: &Attempt, hold: &Hold) -> 
         Some((_, End::Unlocked)) => minimum,
         _ => minimum.min(history.lease(attempt)),
     };
-    Some(attempt.asked + kept)
+    Some(attempt.asked + history.bounds.soonest(kept))
 }
 
 #[cfg(test)]

@@ -166,6 +166,8 @@ pub struct Bounds {
     pub weight_step: Nanos,
     /// The longest pause of `run` between two campaigns that fail.
     pub pause: Nanos,
+    /// The clocks of workers are fast or slow by up to this many millionths.
+    pub drift: u64,
 }
 
 /// The result of all checks of a history.
@@ -243,7 +245,18 @@ impl Bounds {
             heartbeat: nanos(work.poll_interval),
             weight_step: nanos(WEIGHT_STEP),
             pause: PAUSE,
+            drift: 0,
         }
+    }
+
+    /// Returns how soon a span may be over on the clock of a worker.
+    fn soonest(&self, span: Nanos) -> Nanos {
+        span - span / 1_000_000 * self.drift
+    }
+
+    /// Returns how late a span may be over on the clock of a worker.
+    fn latest(&self, span: Nanos) -> Nanos {
+        span + span / 1_000_000 * (self.drift + self.drift / 50)
     }
 
     /// Returns the longest permitted wait beside a free lock.
@@ -497,6 +510,7 @@ mod examples {
             heartbeat: millis(100),
             weight_step: millis(200),
             pause: millis(500),
+            drift: 0,
         };
         let workers = vec![worker.clone(), worker];
         History { workers, attempts, bounds, ..History::default() }

@@ -5,7 +5,7 @@ mod elections;
 mod latches;
 
 use crate::kind::{CAPACITY, Kind};
-use crate::plan::{WEIGHT_STEP, Work};
+use crate::plan::{MAX_WAIT, WEIGHT_STEP, Work};
 use crate::record::{End, Event, Record, Request, Verb, millis};
 use crate::system::{Nanos, Store, now, thread};
 use acquire::{Acquired, Held, acquire};
@@ -201,7 +201,7 @@ impl<'a> Thread<'a> {
         let is_semaphore = matches!(kind, Kind::Semaphore | Kind::Count);
         let is_large = is_semaphore && self.rng.u8(0..100) < self.arguments.work.large;
         let is_queued = matches!(kind, Kind::Queued | Kind::Election);
-        let max_wait = if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(500..6000) };
+        let max_wait = if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(MAX_WAIT) };
         Request {
             lock: kind.lock(self.number(kind)),
             verb: Verb::Acquire,

@@ -1,0 +1,22 @@
+//! The world of the shared program: simulated threads and channels, and true time.
+//!
+//! `tests/history/system.rs` has the same names for real workers.
+
+pub use crate::store::Store;
+pub use simulated::{channel, process_id, thread};
+
+/// A moment, in nanoseconds.
+pub type Nanos = u64;
+
+/// The moment at which a run begins: a run without a past would be a special case of checks.
+const START: Nanos = 3_600_000_000_000;
+
+/// Returns the present, on a clock that is true for all processes.
+pub fn now() -> Nanos {
+    START + simulated::world::now()
+}
+
+/// Returns a moment as time since the start of the run.
+pub fn since_start(at: Nanos) -> Nanos {
+    at.saturating_sub(START)
+}

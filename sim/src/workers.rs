@@ -1,0 +1,193 @@
+//! The worker processes of a run.
+
+use crate::checks::Worker;
+use crate::plan::Plan;
+use crate::program::{self, Arguments};
+use crate::record::Record;
+use crate::system::{Nanos, now, thread};
+use simulated::net;
+use simulated::world::{self, ProcessId};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The clocks of workers are off by up to this many millionths, in either direction.
+pub const DRIFT: u64 = 10_000;
+
+/// The interval at which the run looks whether workers have come to a state.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// The time in which an ended worker leaves no task and no connection.
+const ENDED: Duration = Duration::from_secs(20);
+
+/// What the run and a worker tell each other.
+#[derive(Debug, Default)]
+struct Signals {
+    is_ready: AtomicBool,
+    stops: AtomicBool,
+    is_idle: AtomicBool,
+    ends: AtomicBool,
+    records: Mutex<Vec<Record>>,
+}
+
+/// A worker process.
+struct Process {
+    id: ProcessId,
+    index: usize,
+    lease: Nanos,
+    is_stopped: bool,
+    killed: Option<Nanos>,
+    signals: Arc<Signals>,
+}
+
+/// The running workers, and the records of those that have ended.
+pub struct Workers<'a> {
+    plan: &'a Plan,
+    /// Adds the addresses of the servers.
+    address: &'a dyn Fn(&mut Arguments),
+    processes: Vec<Process>,
+    started: usize,
+    ended: BTreeMap<usize, (Worker, Vec<Record>)>,
+    pub leftovers: Vec<String>,
+}
+
+/// Blocks until a condition holds. Returns `false` if it does not within `span`.
+pub fn holds_within(span: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let end = now() + span.as_nanos() as Nanos;
+    loop {
+        if holds() {
+            return true;
+        }
+        if end <= now() {
+            return false;
+        }
+        thread::sleep(INTERVAL);
+    }
+}
+
+impl<'a> Workers<'a> {
+    /// Starts all workers. Blocks until they begin to work.
+    pub fn start(plan: &'a Plan, address: &'a dyn Fn(&mut Arguments)) -> Workers<'a> {
+        let (processes, ended, leftovers) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let mut workers = Workers { plan, address, processes, started: 0, ended, leftovers };
+        for _ in 0..plan.work.workers {
+            let process = workers.start_process();
+            workers.processes.push(process);
+        }
+        workers.await_all(|signals| &signals.is_ready);
+        workers
+    }
+
+    pub fn len(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Returns the process in a position.
+    pub fn process(&self, position: usize) -> ProcessId {
+        self.processes[position].id
+    }
+
+    /// Returns the index of the worker in a position, another one for each process.
+    pub fn index(&self, position: usize) -> usize {
+        self.processes[position].index
+    }
+
+    fn await_all(&self, signal: impl Fn(&Signals) -> &AtomicBool) {
+        for process in &self.processes {
+            while !signal(&process.signals).load(Ordering::SeqCst) {
+                thread::sleep(INTERVAL);
+            }
+        }
+    }
+
+    fn start_process(&mut self) -> Process {
+        let index = self.started;
+        self.started += 1;
+        let mut arguments = Arguments::new(&self.plan.work, index, self.plan.seed, String::new());
+        (self.address)(&mut arguments);
+        let lease = arguments.lease().as_nanos() as Nanos;
+        let drift = (world::random() % (2 * DRIFT + 1)) as i64 - DRIFT as i64;
+        let id = world::start_process(drift);
+        let signals = Arc::<Signals>::default();
+        let seen = Arc::clone(&signals);
+        drop(world::spawn_in(id, "main", move || run(&arguments, &seen)));
+        Process { id, index, lease, is_stopped: false, killed: None, signals }
+    }
+
+    /// Kills a worker.
+    pub fn kill(&mut self, position: usize) {
+        world::kill(self.processes[position].id);
+        self.processes[position].killed = Some(now());
+    }
+
+    /// Pauses a worker.
+    pub fn stop(&mut self, position: usize) {
+        world::pause(self.processes[position].id);
+        self.processes[position].is_stopped = true;
+    }
+
+    /// Lets paused workers go on, and replaces killed ones.
+    pub fn heal(&mut self) {
+        for position in 0..self.processes.len() {
+            if std::mem::take(&mut self.processes[position].is_stopped) {
+                world::resume(self.processes[position].id);
+            }
+            if self.processes[position].killed.is_some() {
+                let replacement = self.start_process();
+                let killed = std::mem::replace(&mut self.processes[position], replacement);
+                self.keep_records(killed);
+            }
+        }
+        self.await_all(|signals| &signals.is_ready);
+    }
+
+    /// Lets all workers make no more attempts. Blocks until they are idle.
+    pub fn stop_work(&mut self) {
+        for process in &self.processes {
+            process.signals.stops.store(true, Ordering::SeqCst);
+        }
+        self.await_all(|signals| &signals.is_idle);
+    }
+
+    /// Ends all idle workers. Returns the records of all workers, in the order of their start.
+    pub fn finish(&mut self) -> impl Iterator<Item = (Worker, Vec<Record>)> {
+        for process in std::mem::take(&mut self.processes) {
+            process.signals.ends.store(true, Ordering::SeqCst);
+            let mut left = Vec::new();
+            holds_within(ENDED, || {
+                left = world::live_tasks(process.id);
+                let connections = net::open_connections(process.id);
+                left.extend((connections > 0).then(|| format!("{connections} connections")));
+                left.is_empty()
+            });
+            if !left.is_empty() {
+                self.leftovers.push(format!("worker {}: {left:?}", process.index));
+            }
+            self.keep_records(process);
+        }
+        std::mem::take(&mut self.ended).into_values()
+    }
+
+    fn keep_records(&mut self, process: Process) {
+        let records = std::mem::take(&mut *process.signals.records.lock().expect("no panic"));
+        let Process { lease, killed, index, .. } = process;
+        self.ended.insert(index, (Worker { lease, killed, stalls: Vec::new() }, records));
+    }
+}
+
+/// Runs a worker until it shall end.
+fn run(arguments: &Arguments, signals: &Signals) {
+    let clients = arguments.clients();
+    signals.is_ready.store(true, Ordering::SeqCst);
+    let sink = |record: &Record| {
+        world::note(|| format!("{} {}", world::current_process(), record.line()));
+        signals.records.lock().expect("no panic").push(record.clone());
+    };
+    program::work(arguments, &clients, &sink, &signals.stops);
+    signals.is_idle.store(true, Ordering::SeqCst);
+    while !signals.ends.load(Ordering::SeqCst) {
+        thread::sleep(INTERVAL);
+    }
+    drop(clients);
+}
