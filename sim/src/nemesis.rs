@@ -168,7 +168,8 @@ impl<'a> Nemesis<'a> {
         let subscribers = |is| Whose { subscribers: Some(is), ..Whose::default() };
         match fault {
             Fault::CutOffSubscribers => {
-                BOTH.into_iter().for_each(|direction| net::set_flow(subscribers(true), direction, Flow::Hold));
+                BOTH.into_iter()
+                    .for_each(|direction| net::set_flow(subscribers(true), direction, Flow::Hold));
             }
             // Only once: a request may fail if its connection is killed twice.
             Fault::KillConnections => net::reset(subscribers(false)),
@@ -187,7 +188,9 @@ impl<'a> Nemesis<'a> {
         let delay = Duration::from_millis(self.rng.u64(20..900));
         match fault {
             Fault::HalfOpen => {
-                BOTH.into_iter().for_each(|direction| net::set_flow(Whose::default(), direction, Flow::Swallow));
+                BOTH.into_iter().for_each(|direction| {
+                    net::set_flow(Whose::default(), direction, Flow::Swallow)
+                });
             }
             // Half of the workers: the others get their replies in time.
             Fault::DelayReplies => {

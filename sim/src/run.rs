@@ -10,10 +10,12 @@ use crate::report::Report;
 use crate::server::Server;
 use crate::store;
 use crate::system::{Nanos, now, thread};
+use crate::watch;
 use crate::workers::{DRIFT, Workers, holds_within};
 use simulated::world::{self, Outcome, Settings};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,23 +31,47 @@ const PREEMPTED: u64 = 16;
 /// The virtual time after which a run has failed.
 const LONGEST: Duration = Duration::from_secs(600);
 
-thread_local! {
-    /// The panics of the run, in any task.
-    pub static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+/// A run that has ended.
+pub struct Run {
+    pub outcome: Outcome,
+    /// `None` if the run got stuck.
+    pub report: Option<Report>,
 }
 
-/// Runs a plan and checks its history. Returns what happened, and `None` if the run got stuck.
-pub fn run(plan: &Plan, is_traced: bool) -> (Outcome, Option<Report>) {
+impl Run {
+    /// Whether the run came to its end, and all promises were kept.
+    pub fn is_good(&self) -> bool {
+        self.first_violation().is_none()
+    }
+
+    /// Returns the first promise that was broken, or why the run got stuck.
+    pub fn first_violation(&self) -> Option<String> {
+        let stuck = self.outcome.stuck.clone();
+        let report = self.report.as_ref();
+        stuck.or(report?.violations.first().map(|violation| format!("{:?}", violation.promise)))
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outcome { hash, span, counts, stuck, .. } = &self.outcome;
+        writeln!(f, "{hash:016x} after {span:.1?}: {counts:?}")?;
+        stuck.as_ref().map_or(Ok(()), |stuck| writeln!(f, "{stuck}"))?;
+        self.report.as_ref().map_or(Ok(()), |report| write!(f, "{report}"))
+    }
+}
+
+/// Runs a plan and checks its history.
+pub fn run(plan: &Plan, is_traced: bool) -> Run {
     let report = Rc::new(RefCell::new(None));
     let place = Rc::clone(&report);
-    let settings =
-        Settings { seed: plan.seed, preempted: PREEMPTED, is_traced, longest: LONGEST };
+    let settings = Settings { seed: plan.seed, preempted: PREEMPTED, is_traced, longest: LONGEST };
     let plan = plan.clone();
-    PANICS.take();
+    watch::take_panics();
     store::take_accounts();
     let outcome = world::run(settings, move || *place.borrow_mut() = Some(judge(&plan)));
     let report = report.borrow_mut().take();
-    (outcome, report)
+    Run { outcome, report }
 }
 
 /// Runs a plan inside of a simulated world.
@@ -79,7 +105,7 @@ fn judge(plan: &Plan) -> Report {
         left = left_by_ended_workers(plan, &servers, &address);
     }
     let mut report = Report::of(plan, &history, store::take_accounts(), &left);
-    let panics = PANICS.take();
+    let panics = watch::take_panics();
     report.violations.extend(panics.iter().map(|text| Promise::Answer.violation(text)));
     report
 }

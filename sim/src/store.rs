@@ -59,10 +59,7 @@ fn step<T>(account: &str, token: u64, act: impl FnOnce(&mut Entry) -> T) -> Opti
 /// Empties the store, and returns what it had.
 pub fn take_accounts() -> Vec<Account> {
     let entries = ENTRIES.take();
-    let account = |(name, entry): (String, Entry)| Account {
-        name,
-        writes: entry.writes,
-        value: entry.value,
-    };
+    let account =
+        |(name, entry): (String, Entry)| Account { name, writes: entry.writes, value: entry.value };
     entries.into_iter().map(account).collect()
 }

@@ -98,9 +98,8 @@ impl fmt::Display for Whose {
             None => f.write_str("all")?,
         }
         self.server.map_or(Ok(()), |server| write!(f, "-{server}"))?;
-        self.subscribers.map_or(Ok(()), |is| {
-            f.write_str(if is { " subscribers" } else { " callers" })
-        })
+        self.subscribers
+            .map_or(Ok(()), |is| f.write_str(if is { " subscribers" } else { " callers" }))
     }
 }
 
@@ -853,7 +852,8 @@ impl Write for Socket {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             let is_short = world.below(32) == 0;
-            let count = if is_short { 1 + world.below(bytes.len() as u64) as usize } else { bytes.len() };
+            let count =
+                if is_short { 1 + world.below(bytes.len() as u64) as usize } else { bytes.len() };
             let count = count.min(bytes.len());
             send(world, self.id, Direction::Requests, Packet::Data(bytes[..count].to_vec()));
             Ok(count)

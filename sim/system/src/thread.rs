@@ -81,10 +81,7 @@ impl Builder {
 }
 
 /// Returns a closure that leaves its outcome in a place.
-fn into_place<'a, T: 'a>(
-    place: &Place<T>,
-    run: impl FnOnce() -> T + 'a,
-) -> Box<dyn FnOnce() + 'a> {
+fn into_place<'a, T: 'a>(place: &Place<T>, run: impl FnOnce() -> T + 'a) -> Box<dyn FnOnce() + 'a> {
     let place = Arc::clone(place);
     Box::new(move || {
         let outcome = catch_unwind(AssertUnwindSafe(run));

@@ -1,0 +1,47 @@
+//! Looks for a seeded fault: a proof that the simulation finds what it should find.
+
+use crate::controls::CONTROLS;
+use crate::plan::Plan;
+use crate::plans;
+use crate::run::run;
+use std::time::{Duration, Instant};
+
+/// The most runs of one search.
+const MOST: u64 = 200;
+
+/// The distance between the first seeds of two searches.
+const APART: u64 = 1_000_000;
+
+/// Counts the runs until a seeded fault is found, in several searches. Prints their median.
+///
+/// A control has a plan for the fault; the plans of all seeds look for any other fault.
+/// The caller names the fault in `LEASEHOLD_SEEDED` too. Returns whether all searches found it.
+pub fn find(fault: &str, searches: u64) -> bool {
+    let control = CONTROLS.iter().find(|control| control.fault == fault);
+    let plan = |seed: u64| -> Plan {
+        control.map_or_else(|| plans::of(seed), |control| control.plan(seed))
+    };
+    let mut found: Vec<(u64, Duration, Duration, String)> = Vec::new();
+    for search in 0..searches {
+        let (first, start, mut spent) = (search * APART, Instant::now(), Duration::ZERO);
+        for count in 1..=MOST {
+            let done = run(&plan(first + count), false);
+            spent += done.outcome.span;
+            if let Some(what) = done.first_violation() {
+                found.push((count, spent, start.elapsed(), what));
+                break;
+            }
+        }
+    }
+    found.sort();
+    let median = found.get(found.len() / 2);
+    let text = median.map_or("not found".to_owned(), |(runs, spent, real, what)| {
+        format!(
+            "{runs} runs, {:.0} virtual s, {:.2} s: {what}",
+            spent.as_secs_f64(),
+            real.as_secs_f64()
+        )
+    });
+    println!("{fault}: found by {} of {searches} searches, median {text}", found.len());
+    found.len() as u64 == searches
+}
