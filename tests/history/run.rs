@@ -1,6 +1,6 @@
 //! One run from its start to its report.
 
-use super::checks::{Bounds, Disturbance, Findings, History, Promise, Stall, Violation};
+use super::checks::{Bounds, Disturbance, Findings, History, Promise, STALL, Stall, Violation};
 use super::deployment::Deployment;
 use super::fault::Fault;
 use super::nemesis::{Nemesis, STEP};
@@ -127,6 +127,7 @@ pub fn run(plan: &Plan) -> Report {
     stalls.retain(|stall| !disturbances.iter().any(|it| stops(it, stall)));
     let mut history = History { disturbances, stalls, bounds, counts, ..History::default() };
     workers.finish().for_each(|(worker, records)| history.add(worker, records));
+    history.add_long_stalls();
     left.append(&mut workers.leftovers);
     if left.is_empty() {
         left = left_by_ended_workers(plan, &deployment);
@@ -280,7 +281,8 @@ impl Report {
         for disturbance in &history.disturbances {
             *kinds_of_faults.entry(disturbance.name.clone()).or_default() += 1;
         }
-        let quiet = kinds_of_faults.get("Quiet").copied().unwrap_or(0);
+        let of = |name| kinds_of_faults.get(name).copied().unwrap_or(0);
+        let (quiet, stalls) = (of("Quiet"), of(STALL));
         let counts = Counts {
             attempts: history.attempts.len(),
             holds: history.holds(),
@@ -288,7 +290,7 @@ impl Report {
             rounds: history.rounds(),
             sightings: history.sightings(),
             losses: history.losses(),
-            faults: history.disturbances.len() - quiet,
+            faults: history.disturbances.len() - quiet - stalls,
             violations: violations.len(),
         };
         let (plan, disturbances) = (plan.clone(), history.disturbances.clone());
