@@ -1,6 +1,6 @@
 //! The report of a run: what has happened, and the promises that were broken.
 
-use crate::checks::{Disturbance, Findings, History, Promise, Violation};
+use crate::checks::{Disturbance, Findings, History, Promise, STALL, Violation};
 use crate::plan::Plan;
 use crate::record::millis;
 use crate::system::Nanos;
@@ -87,7 +87,8 @@ impl Report {
         for disturbance in &history.disturbances {
             *kinds_of_faults.entry(disturbance.name.clone()).or_default() += 1;
         }
-        let quiet = kinds_of_faults.get("Quiet").copied().unwrap_or(0);
+        let of = |name| kinds_of_faults.get(name).copied().unwrap_or(0);
+        let (quiet, stalls) = (of("Quiet"), of(STALL));
         let counts = Counts {
             attempts: history.attempts.len(),
             holds: history.holds(),
@@ -95,7 +96,7 @@ impl Report {
             rounds: history.rounds(),
             sightings: history.sightings(),
             losses: history.losses(),
-            faults: history.disturbances.len() - quiet,
+            faults: history.disturbances.len() - quiet - stalls,
             violations: violations.len(),
         };
         let (plan, disturbances) = (plan.clone(), history.disturbances.clone());

@@ -121,6 +121,9 @@ pub struct Disturbance {
 /// Consecutive slots of a cluster.
 pub type Slots = RangeInclusive<u16>;
 
+/// The name of the disturbance by a stall of the machine.
+pub const STALL: &str = "stall";
+
 /// The slots of all keys.
 pub const ALL_SLOTS: Slots = 0..=16_383;
 
@@ -281,6 +284,26 @@ impl History {
                 self.attempts[*position].apply(at, event);
             }
         }
+    }
+
+    /// Adds a disturbance for each stall of the machine of half a response time-out or more.
+    ///
+    /// Requests of that time fail, and connections are made anew, as after a fault.
+    pub fn add_long_stalls(&mut self) {
+        let response = self.bounds.response;
+        let stalls = self.workers.iter().flat_map(|worker| &worker.stalls).chain(&self.stalls);
+        let long = stalls.filter(|stall| stall.to - stall.from >= response / 2);
+        let disturbances = long.map(|stall| Disturbance {
+            name: STALL.to_owned(),
+            from: stall.from,
+            until: stall.to,
+            felt_until: stall.to + 2 * response,
+            affected: Affected::All,
+            effect: Effect::Delays,
+            slots: vec![ALL_SLOTS],
+        });
+        let disturbances: Vec<_> = disturbances.collect();
+        self.disturbances.extend(disturbances);
     }
 
     /// Runs all checks.
@@ -559,6 +582,20 @@ mod examples {
     /// Returns the promise of each violation.
     pub(super) fn violated(history: &History) -> Vec<Promise> {
         history.findings().violations.iter().map(|violation| violation.promise).collect()
+    }
+
+    #[test]
+    fn a_long_stall_of_the_machine_disturbs_as_a_fault_does() {
+        let late = || history(vec![held(0, 0, 0, 100), held(1, 50, 400, 500)]);
+        assert_eq!(violated(&late()), [Promise::Wait]);
+        let stalled = |span: u64| {
+            let mut stalled = late();
+            stalled.stalls.push(Stall { from: millis(150), to: millis(150 + span) });
+            stalled.add_long_stalls();
+            violated(&stalled)
+        };
+        assert_eq!(stalled(24), [Promise::Wait]);
+        assert_eq!(stalled(25), [], "half of a response time-out");
     }
 
     #[test]
