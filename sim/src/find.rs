@@ -12,6 +12,17 @@ const MOST: u64 = 200;
 /// The distance between the first seeds of two searches.
 const APART: u64 = 1_000_000;
 
+/// The seeded faults that no control of the histories finds.
+const OTHERS: [&str; 4] =
+    ["late-message-counts", "wake-up-kept", "acquire-reclaims-silently", "poll-reclaims-silently"];
+
+/// Prints the names of all seeded faults.
+pub fn list() -> bool {
+    let names = CONTROLS.iter().map(|control| control.fault).chain(OTHERS);
+    names.for_each(|name| println!("{name}"));
+    true
+}
+
 /// Counts the runs until a seeded fault is found, in several searches. Prints their median.
 ///
 /// A control has a plan for the fault; the plans of all seeds look for any other fault.

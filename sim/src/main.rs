@@ -10,6 +10,7 @@
 //! | `search SECONDS [FROM]` | runs seeds on all cores for a while, prints those that fail |
 //! | `batch FROM COUNT` | runs some seeds in this process, for `search` |
 //! | `seeds FILE` | runs the seeds that a file names, one per line |
+//! | `faults` | prints the names of the seeded faults |
 //! | `find FAULT SEARCHES` | counts the runs until a seeded fault is found (`script/sim --seeded`) |
 
 #![allow(dead_code, unreachable_pub, reason = "the files of the histories are shared")]
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         ["search", seconds, from] => search::search(number(seconds), number(from)),
         ["batch", from, count] => search::batch(number(from), number(count)),
         ["seeds", file] => search::run_file(file),
+        ["faults"] => find::list(),
         ["find", fault, searches] => find::find(fault, number(searches)),
         _ => {
             eprintln!("usage: script/sim SEED, or see the head of sim/src/main.rs");
