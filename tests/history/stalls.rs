@@ -32,7 +32,11 @@ pub fn since(due: Nanos) -> Option<Stall> {
 
 /// Returns a time that has passed as a stall.
 pub fn between((from, to): (Instant, Instant)) -> Stall {
-    let moment = |at: Instant| now().saturating_sub(at.elapsed().as_nanos() as Nanos);
+    // One reading of each clock, so that a stall of this thread does not tear the span.
+    let (moment, instant) = (now(), Instant::now());
+    let moment = |at: Instant| {
+        moment.saturating_sub(instant.saturating_duration_since(at).as_nanos() as Nanos)
+    };
     Stall { from: moment(from), to: moment(to) }
 }
 
