@@ -7,18 +7,20 @@
 mod commands;
 mod glob;
 mod number;
+mod replication;
 mod resp;
 mod script;
 mod sorted_set;
 mod state;
 mod store;
 
+pub use replication::{Address, LogEntry, Message, Snapshot};
 pub use state::ConnectionId;
 
 use commands::{Action, Call, Command, Outcome, Unknown};
 use resp::{Bytes, Reply, text_of};
 use script::Scripts;
-use state::{Connection, State};
+use state::{Connection, DATABASES, State};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -48,13 +50,16 @@ impl Core {
         Self { state, scripts, next_connection: 1 }
     }
 
-    /// Sets the clock, in microseconds since 1970.
+    /// Sets the clock, in microseconds since 1970. Answers connections whose wait is over: see
+    /// [`Core::next_deadline`].
     pub fn set_clock(&mut self, now: i64) {
         let mut state = self.state.borrow_mut();
         if state.now == 0 {
             state.started_at = now;
         }
         state.now = now;
+        drop(state);
+        self.end_waits();
     }
 
     /// Opens a connection.
@@ -77,10 +82,13 @@ impl Core {
 
     /// Forgets a connection that has ended.
     pub fn disconnect(&mut self, id: ConnectionId) {
-        self.state.borrow_mut().connections.remove(&id);
+        let mut state = self.state.borrow_mut();
+        state.connections.remove(&id);
+        state.replication.waits.remove(&id);
     }
 
-    /// Takes bytes from a connection, and runs the requests that they complete.
+    /// Takes bytes from a connection, and runs the requests that they complete. Requests behind one
+    /// that waits for replicas wait too.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8]) {
         let mut input = match self.state.borrow_mut().connections.get_mut(&id) {
             Some(connection) => std::mem::take(&mut connection.input),
@@ -88,7 +96,7 @@ impl Core {
         };
         input.extend_from_slice(bytes);
         let mut at = 0;
-        while !self.is_closing(id) {
+        while !self.is_closing(id) && !self.state.borrow().replication.waits.contains_key(&id) {
             match resp::take_request(&input, &mut at) {
                 Ok(Some(request)) if request.is_empty() => {}
                 Ok(Some(request)) => self.execute(id, &request),
@@ -123,6 +131,8 @@ impl Core {
     }
 
     /// Ends all connections, scripts and channels, as a restart does, and all data if it is lost.
+    ///
+    /// A master has no replicas then; a replica has to load its master's data again.
     pub fn restart(&mut self, data: Data) {
         self.scripts = Scripts::new(Rc::clone(&self.state));
         let mut state = self.state.borrow_mut();
@@ -130,6 +140,8 @@ impl Core {
         state.calls.clear();
         state.connections_made = 0;
         state.run_id = state.random.run_id();
+        let history = state.run_id.clone();
+        state.replication.restart(history);
         state.started_at = state.now;
         state.is_shut_down = false;
         if data == Data::Lost {
@@ -140,14 +152,15 @@ impl Core {
     /// Ends the time of a key that expires, in every database; tells whether there was one.
     pub fn expire(&mut self, key: &[u8]) -> bool {
         let mut state = self.state.borrow_mut();
-        let now = state.now_ms();
         let mut found = false;
-        for database in state.databases() {
-            if database.get(key, now).is_some_and(|entry| entry.expires.is_some()) {
-                database.remove(key);
+        for database in 0..DATABASES {
+            state.database = database;
+            if state.entry(key).is_some_and(|entry| entry.expires.is_some()) {
+                state.remove(database, key);
                 found = true;
             }
         }
+        state.replication.end_entry();
         found
     }
 
@@ -190,6 +203,10 @@ impl Core {
     fn execute(&mut self, id: ConnectionId, args: &[Bytes]) {
         let reply = self.outcome(id, args).unwrap_or_else(Reply::Error);
         self.answer(id, &reply);
+        let mut state = self.state.borrow_mut();
+        state.replication.end_entry();
+        let offset = state.replication.offset;
+        state.connections.entry(id).and_modify(|connection| connection.offset = offset);
     }
 
     fn outcome(&mut self, id: ConnectionId, args: &[Bytes]) -> Outcome {
@@ -197,7 +214,7 @@ impl Core {
         match command.action {
             Action::Data(run) | Action::Control(run) => {
                 let mut state = self.state.borrow_mut();
-                state.run(command, |state| run(&mut Call { state, caller: id, args }))
+                state.run(command, args, |state| run(&mut Call { state, caller: id, args }))
             }
             Action::Script(run) => {
                 // A script's commands borrow the state for themselves.
@@ -249,7 +266,7 @@ impl Core {
                  / RESET are allowed in this context"
             ));
         }
-        state.keys().tidy(now.div_euclid(1000));
+        state.tidy();
         Ok(command)
     }
 }

@@ -195,7 +195,7 @@ fn call(state: &mut State, caller: ConnectionId, args: MultiValue) -> Outcome {
     if !command.takes(words.len()) {
         return Err("ERR Wrong number of args calling Redis command from script".to_owned());
     }
-    state.run(command, |state| run(&mut Call { state, caller, args: &words }))
+    state.run(command, &words, |state| run(&mut Call { state, caller, args: &words }))
 }
 
 /// Returns a reply as scripts see it: numbers as numbers, nil as false, the rest as texts and

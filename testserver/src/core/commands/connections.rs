@@ -22,9 +22,9 @@ pub(super) const COMMANDS: &[Command] = &[
         set_name(call.connection()?, name)?;
         Ok(Reply::ok())
     }),
-    Command::read("ECHO", 2, |call| Ok(Reply::bulk(call.args[1].clone()))),
+    Command::keyless("ECHO", 2, |call| Ok(Reply::bulk(call.args[1].clone()))),
     Command::control("HELLO", -1, hello),
-    Command::read("PING", -1, ping),
+    Command::keyless("PING", -1, ping),
     Command::control("QUIT", -1, |call| {
         call.connection()?.is_closing = true;
         Ok(Reply::ok())
@@ -115,6 +115,7 @@ fn hello(call: &mut Call<'_>) -> Outcome {
         }
     }
     let caller = call.caller;
+    let role = if call.state.replication.master.is_some() { "replica" } else { "master" };
     let connection = call.connection()?;
     if !connection.is_logged_in {
         let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise \
@@ -135,7 +136,7 @@ fn hello(call: &mut Call<'_>) -> Outcome {
         ("proto", Reply::Integer(protocol)),
         ("id", Reply::Integer(caller.0 as i64)),
         ("mode", Reply::bulk("standalone")),
-        ("role", Reply::bulk("master")),
+        ("role", Reply::bulk(role)),
         ("modules", Reply::Array(Vec::new())),
     ];
     Ok(Reply::Map(facts.map(|(name, value)| (Reply::bulk(name), value)).into()))
