@@ -10,6 +10,7 @@ mod number;
 mod replication;
 mod resp;
 mod script;
+mod sentinel;
 mod sorted_set;
 mod state;
 mod store;
@@ -45,7 +46,10 @@ impl Core {
     /// Creates a server whose random choices follow from the seed. Its clock stands at 1970.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let state = Rc::new(RefCell::new(State::new(seed)));
+        Self::with(RefCell::new(State::new(seed)).into())
+    }
+
+    fn with(state: Rc<RefCell<State>>) -> Self {
         let scripts = Scripts::new(Rc::clone(&state));
         Self { state, scripts, next_connection: 1 }
     }
@@ -235,7 +239,8 @@ impl Core {
         let connection = state.connections.get_mut(&id).ok_or("ERR the connection has ended")?;
         connection.last_used = now;
         state.database = connection.database;
-        let command = commands::find(args).map_err(|unknown| unknown_command(&unknown, args))?;
+        let command = commands::find(args, &state.mode);
+        let command = command.map_err(|unknown| unknown_command(&unknown, args))?;
         connection.last_command = command.name.to_ascii_lowercase();
         let mut reject = |error: String| {
             state.calls.entry(command.name).or_default().rejected += 1;

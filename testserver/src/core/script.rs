@@ -188,7 +188,8 @@ fn call(state: &mut State, caller: ConnectionId, args: MultiValue) -> Outcome {
     });
     let words: Option<Vec<Bytes>> = words.collect();
     let words = words.ok_or("ERR Lua redis lib command arguments must be strings or integers")?;
-    let command = find(&words).map_err(|_| "ERR Unknown Redis command called from script")?;
+    let command =
+        find(&words, &state.mode).map_err(|_| "ERR Unknown Redis command called from script")?;
     let Action::Data(run) = command.action else {
         return Err("ERR This Redis command is not allowed from script".to_owned());
     };

@@ -3,6 +3,7 @@
 use super::commands::{Command, Outcome};
 use super::replication::{Change, Replication};
 use super::resp::{Bytes, Reply};
+use super::sentinel::WatchedMasters;
 use super::store::{Entry, Keyspace};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +52,22 @@ impl Connection {
     }
 }
 
+/// What kind of server it is.
+#[derive(Debug)]
+pub(crate) enum Mode {
+    Standalone,
+    Sentinel(WatchedMasters),
+}
+
+impl Mode {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Standalone => "standalone",
+            Self::Sentinel(_) => "sentinel",
+        }
+    }
+}
+
 /// How often a command was called.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Calls {
@@ -64,6 +81,7 @@ pub(crate) struct Calls {
 /// All that commands read and change.
 #[derive(Debug)]
 pub(crate) struct State {
+    pub(crate) mode: Mode,
     databases: Vec<Keyspace>,
     /// The database of the running command.
     pub(crate) database: usize,
@@ -92,6 +110,7 @@ impl State {
         let run_id = random.run_id();
         let replication = Replication::new(run_id.clone());
         Self {
+            mode: Mode::Standalone,
             databases: vec![Keyspace::default(); DATABASES],
             database: 0,
             now: 0,

@@ -3,3 +3,4 @@
 
 mod clients;
 mod replication;
+mod sentinel;

@@ -115,7 +115,10 @@ fn hello(call: &mut Call<'_>) -> Outcome {
         }
     }
     let caller = call.caller;
+    let mode = call.state.mode.name();
     let role = if call.state.replication.master.is_some() { "replica" } else { "master" };
+    // A sentinel has no role.
+    let role = (mode != "sentinel").then(|| ("role", Reply::bulk(role)));
     let connection = call.connection()?;
     if !connection.is_logged_in {
         let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise \
@@ -135,11 +138,10 @@ fn hello(call: &mut Call<'_>) -> Outcome {
         ("version", Reply::bulk(super::VERSION)),
         ("proto", Reply::Integer(protocol)),
         ("id", Reply::Integer(caller.0 as i64)),
-        ("mode", Reply::bulk("standalone")),
-        ("role", Reply::bulk(role)),
-        ("modules", Reply::Array(Vec::new())),
+        ("mode", Reply::bulk(mode)),
     ];
-    Ok(Reply::Map(facts.map(|(name, value)| (Reply::bulk(name), value)).into()))
+    let facts = facts.into_iter().chain(role).chain([("modules", Reply::Array(Vec::new()))]);
+    Ok(Reply::Map(facts.map(|(name, value)| (Reply::bulk(name), value)).collect()))
 }
 
 fn ping(call: &mut Call<'_>) -> Outcome {

@@ -7,6 +7,7 @@ mod lists;
 mod messages;
 mod replication;
 mod scripts;
+mod sentinels;
 mod server;
 mod sets;
 mod sorted_sets;
@@ -15,7 +16,7 @@ mod texts;
 use super::number;
 use super::resp::{Bytes, Reply, text_of};
 use super::script::Scripts;
-use super::state::{ConnectionId, State};
+use super::state::{ConnectionId, Mode, State};
 use super::store::{Entry, Keyspace, Kind};
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -133,12 +134,12 @@ pub(crate) enum Unknown {
     Subcommand { container: String },
 }
 
-/// Finds the command that the arguments name.
+/// Finds the command that the arguments name. A sentinel has few of them.
 ///
 /// # Errors
 ///
 /// The server has no such command or subcommand.
-pub(crate) fn find(args: &[Bytes]) -> Result<&'static Command, Unknown> {
+pub(crate) fn find(args: &[Bytes], mode: &Mode) -> Result<&'static Command, Unknown> {
     static TABLE: OnceLock<HashMap<&'static str, &'static Command>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
         let groups = [
@@ -149,6 +150,7 @@ pub(crate) fn find(args: &[Bytes]) -> Result<&'static Command, Unknown> {
             messages::COMMANDS,
             replication::COMMANDS,
             scripts::COMMANDS,
+            sentinels::COMMANDS,
             server::COMMANDS,
             sets::COMMANDS,
             sorted_sets::COMMANDS,
@@ -157,10 +159,17 @@ pub(crate) fn find(args: &[Bytes]) -> Result<&'static Command, Unknown> {
         groups.into_iter().flatten().map(|command| (command.name, command)).collect()
     });
     let name = upper(&args[0]);
+    let is_missing = match mode {
+        Mode::Sentinel(_) => !sentinels::OF_SENTINELS.contains(&&*name),
+        Mode::Standalone => name == "SENTINEL",
+    };
+    if is_missing {
+        return Err(Unknown::Command);
+    }
     if let Some(command) = table.get(&*name) {
         return Ok(command);
     }
-    if !["CLIENT", "CLUSTER", "CONFIG", "PUBSUB", "SCRIPT"].contains(&&*name) {
+    if !["CLIENT", "CLUSTER", "CONFIG", "PUBSUB", "SCRIPT", "SENTINEL"].contains(&&*name) {
         return Err(Unknown::Command);
     }
     let subcommand = args.get(1).map(|arg| upper(arg)).unwrap_or_default();

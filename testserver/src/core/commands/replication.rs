@@ -2,7 +2,7 @@
 
 use super::super::replication::{Replica, Wait};
 use super::super::resp::Reply;
-use super::super::state::State;
+use super::super::state::{Mode, State};
 use super::{Call, Command, Outcome};
 
 pub(super) const COMMANDS: &[Command] =
@@ -14,6 +14,10 @@ fn acknowledged(replica: &Replica) -> u64 {
 }
 
 fn role(call: &mut Call<'_>) -> Outcome {
+    if let Mode::Sentinel(masters) = &call.state.mode {
+        let masters = Reply::bulks(masters.keys().cloned());
+        return Ok(Reply::Array(vec![Reply::bulk("sentinel"), masters]));
+    }
     let replication = &call.state.replication;
     let offset = Reply::Integer(replication.offset as i64);
     let Some(master) = &replication.master else {

@@ -127,9 +127,11 @@ fn info(call: &mut Call<'_>) -> Outcome {
 fn server(state: &mut State) -> String {
     let uptime = (state.now - state.started_at).max(0) / 1_000_000;
     format!(
-        "redis_version:{VERSION}\r\nredis_mode:standalone\r\nrun_id:{}\r\ntcp_port:0\r\n\
+        "redis_version:{VERSION}\r\nredis_mode:{}\r\nrun_id:{}\r\ntcp_port:0\r\n\
          server_time_usec:{}\r\nuptime_in_seconds:{uptime}\r\n",
-        state.run_id, state.now
+        state.mode.name(),
+        state.run_id,
+        state.now
     )
 }
 
