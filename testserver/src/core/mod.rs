@@ -3,7 +3,86 @@
 //! A [`Core`] takes bytes and returns bytes; whoever owns it carries them, and sets the clock.
 //! [`TestServer`](crate::TestServer) does so with sockets and the machine's clock, a simulation
 //! with a network and a time of its own. One seed and the same calls give the same bytes.
+//!
+//! # Several servers
+//!
+//! A core is a master, a replica, a node of a cluster or a sentinel, and sends other servers
+//! nothing: its owner takes what it has for them, and brings it to them when it likes. So the owner
+//! decides which changes a fail-over loses, and which server knows of it. Nothing happens by itself:
+//! no fail-over, no election, no new connection to a master.
+//!
+//! A master with a replica, and a sentinel:
+//!
+//! ```
+//! use leasehold_testserver::core::{Address, Core};
+//!
+//! let (first, second) = (Address::new("10.0.0.1", 6379), Address::new("10.0.0.2", 6379));
+//! let (mut master, mut replica) = (Core::new(1), Core::new(2));
+//! let mut sentinel = Core::new_sentinel(3);
+//! sentinel.set_master("main", first.clone(), 0);
+//! // The first synchronization copies all data.
+//! replica.become_replica_of(first);
+//! replica.load(master.add_replica(second.clone()));
+//! // Then each change is an entry of the log.
+//! let client = master.connect();
+//! master.receive(client, b"SET a 1\r\nWAIT 1 1000\r\n");
+//! for entry in master.take_log() {
+//!     replica.apply(&entry);
+//! }
+//! assert_eq!(master.take_output(client).0, b"+OK\r\n");
+//! master.acknowledge(&second, replica.offset());
+//! assert_eq!(master.take_output(client).0, b":1\r\n");
+//! // A fail-over. The former master loses what the replica has not got.
+//! replica.promote();
+//! sentinel.set_master("main", second.clone(), 1);
+//! master.become_replica_of(second);
+//! master.close_connections();
+//! master.load(replica.add_replica(Address::new("10.0.0.1", 6379)));
+//! ```
+//!
+//! Two masters of a cluster, between which a slot moves:
+//!
+//! ```
+//! use leasehold_testserver::core::{Address, ClusterMap, Core, slot_of};
+//! use std::rc::Rc;
+//!
+//! let (mut a, mut b) = (Core::new(1), Core::new(2));
+//! a.join_cluster("a");
+//! b.join_cluster("b");
+//! let mut map = ClusterMap::new();
+//! map.add_master("a", Address::new("10.0.0.1", 6379), 0..=8191);
+//! map.add_master("b", Address::new("10.0.0.2", 6379), 8192..=16_383);
+//! let shared = Rc::new(map.clone());
+//! a.set_cluster_map(&shared);
+//! b.set_cluster_map(&shared);
+//! // Until the keys have moved, a asks for the missing ones at b.
+//! let slot = slot_of(b"bar");
+//! b.begin_import(slot);
+//! a.begin_migration(slot, "b");
+//! for key in a.keys_in_slot(slot) {
+//!     if let Some(key) = a.export_key(&key) {
+//!         b.import_key(key);
+//!     }
+//! }
+//! map.give(slot, "b");
+//! let shared = Rc::new(map);
+//! b.set_cluster_map(&shared);
+//! a.set_cluster_map(&shared);
+//! // Messages go to all nodes.
+//! for message in a.take_messages() {
+//!     b.deliver(&message);
+//! }
+//! ```
+//!
+//! # Differences from Redis
+//!
+//! - Offsets count entries instead of bytes, and only what differs afterwards is an entry.
+//! - Each synchronization copies all data; a replica serves the old ones until then.
+//! - `min-replicas-to-write` looks at the age of acknowledgements at each write, not once a second.
+//! - Keys that have expired are removed when they are next looked up.
+//! - A slot has an owner by the map alone; without an owner for each slot, a node is down at once.
 
+mod cluster;
 mod commands;
 mod glob;
 mod number;
@@ -15,6 +94,7 @@ mod sorted_set;
 mod state;
 mod store;
 
+pub use cluster::{ClusterMap, ExportedKey, SLOTS, slot_of};
 pub use replication::{Address, LogEntry, Message, Snapshot};
 pub use state::ConnectionId;
 
@@ -218,6 +298,7 @@ impl Core {
         match command.action {
             Action::Data(run) | Action::Control(run) => {
                 let mut state = self.state.borrow_mut();
+                state.admit(command)?;
                 state.run(command, args, |state| run(&mut Call { state, caller: id, args }))
             }
             Action::Script(run) => {
@@ -239,18 +320,20 @@ impl Core {
         let connection = state.connections.get_mut(&id).ok_or("ERR the connection has ended")?;
         connection.last_used = now;
         state.database = connection.database;
+        state.is_asking = std::mem::take(&mut connection.is_asking);
         let command = commands::find(args, &state.mode);
         let command = command.map_err(|unknown| unknown_command(&unknown, args))?;
         connection.last_command = command.name.to_ascii_lowercase();
-        let mut reject = |error: String| {
-            state.calls.entry(command.name).or_default().rejected += 1;
-            Err(error)
-        };
+        let is_logged_in = connection.is_logged_in;
+        let is_restricted = !connection.resp3 && connection.is_subscriber();
         if !command.takes(args.len()) {
-            return reject(commands::wrong_arity(command.name));
+            return Err(state.rejected(command, commands::wrong_arity(command.name)));
         }
-        if !connection.is_logged_in && !["AUTH", "HELLO", "QUIT", "RESET"].contains(&command.name) {
-            return reject("NOAUTH Authentication required.".to_owned());
+        if !is_logged_in && !["AUTH", "HELLO", "QUIT", "RESET"].contains(&command.name) {
+            return Err(state.rejected(command, "NOAUTH Authentication required.".to_owned()));
+        }
+        if let Some(elsewhere) = state.elsewhere(command, args) {
+            return Err(state.rejected(command, elsewhere.error()));
         }
         const FOR_SUBSCRIBERS: &[&str] = &[
             "PING",
@@ -263,13 +346,13 @@ impl Core {
             "SUNSUBSCRIBE",
             "UNSUBSCRIBE",
         ];
-        let is_restricted = !connection.resp3 && connection.is_subscriber();
         if is_restricted && !FOR_SUBSCRIBERS.contains(&command.name) {
             let name = command.name.to_ascii_lowercase();
-            return reject(format!(
+            let error = format!(
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT \
                  / RESET are allowed in this context"
-            ));
+            );
+            return Err(state.rejected(command, error));
         }
         state.tidy();
         Ok(command)

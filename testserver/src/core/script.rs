@@ -196,6 +196,10 @@ fn call(state: &mut State, caller: ConnectionId, args: MultiValue) -> Outcome {
     if !command.takes(words.len()) {
         return Err("ERR Wrong number of args calling Redis command from script".to_owned());
     }
+    state.admit(command)?;
+    if let Some(elsewhere) = state.elsewhere(command, &words) {
+        return Err(elsewhere.error_in_script().to_owned());
+    }
     state.run(command, &words, |state| run(&mut Call { state, caller, args: &words }))
 }
 

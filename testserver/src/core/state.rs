@@ -1,5 +1,6 @@
 //! What the server knows: databases, connections, settings, counts.
 
+use super::cluster::ClusterView;
 use super::commands::{Command, Outcome};
 use super::replication::{Change, Replication};
 use super::resp::{Bytes, Reply};
@@ -38,6 +39,8 @@ pub(crate) struct Connection {
     pub(crate) last_used: i64,
     /// The end of the log after the last command, which `WAIT` waits for.
     pub(crate) offset: u64,
+    /// Whether the next command was redirected here for once.
+    pub(crate) is_asking: bool,
 }
 
 impl Connection {
@@ -56,6 +59,7 @@ impl Connection {
 #[derive(Debug)]
 pub(crate) enum Mode {
     Standalone,
+    Cluster(ClusterView),
     Sentinel(WatchedMasters),
 }
 
@@ -63,6 +67,7 @@ impl Mode {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Standalone => "standalone",
+            Self::Cluster(_) => "cluster",
             Self::Sentinel(_) => "sentinel",
         }
     }
@@ -85,6 +90,8 @@ pub(crate) struct State {
     databases: Vec<Keyspace>,
     /// The database of the running command.
     pub(crate) database: usize,
+    /// Whether the running command was redirected here for once.
+    pub(crate) is_asking: bool,
     /// In microseconds since 1970. Stands still while a command or a script runs.
     pub(crate) now: i64,
     pub(crate) started_at: i64,
@@ -113,6 +120,7 @@ impl State {
             mode: Mode::Standalone,
             databases: vec![Keyspace::default(); DATABASES],
             database: 0,
+            is_asking: false,
             now: 0,
             started_at: 0,
             connections: BTreeMap::new(),
@@ -170,14 +178,13 @@ impl State {
         }
     }
 
-    /// Runs a command unless it is refused, and counts it. Records what it changes for replicas.
+    /// Runs a command that is admitted, and counts it. Records what it changes for replicas.
     pub(crate) fn run(
         &mut self,
         command: &'static Command,
         args: &[Bytes],
         run: impl FnOnce(&mut Self) -> Outcome,
     ) -> Outcome {
-        self.admit(command)?;
         let is_recorded = command.writes && self.replication.is_active();
         let keys = if is_recorded { command.keys(args) } else { Vec::new() };
         let before: Vec<_> = keys.iter().map(|key| self.keys().get(key).cloned()).collect();
@@ -196,9 +203,13 @@ impl State {
     /// Fails, and counts the command, if it is refused.
     pub(crate) fn admit(&mut self, command: &'static Command) -> Result<(), String> {
         let refusal = self.refusal(command.name).or_else(|| self.refusal_of_writes(command));
-        let Some(error) = refusal else { return Ok(()) };
+        refusal.map_or(Ok(()), |error| Err(self.rejected(command, error)))
+    }
+
+    /// Counts a command that is refused, and returns the error.
+    pub(crate) fn rejected(&mut self, command: &'static Command, error: String) -> String {
         self.calls.entry(command.name).or_default().rejected += 1;
-        Err(error)
+        error
     }
 
     fn refusal_of_writes(&self, command: &Command) -> Option<String> {

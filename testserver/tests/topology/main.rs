@@ -2,5 +2,9 @@
 //! and a cluster.
 
 mod clients;
+mod cluster;
+mod real;
 mod replication;
 mod sentinel;
+#[path = "../wire/mod.rs"]
+mod wire;

@@ -1,7 +1,7 @@
 //! Connections: protocol, login, names, and what is known of them.
 
 use super::super::resp::{Bytes, Reply, text_of};
-use super::super::state::{Connection, ConnectionId, DATABASES, State};
+use super::super::state::{Connection, ConnectionId, DATABASES, Mode, State};
 use super::{Call, Command, Outcome, SYNTAX, refusal, upper, wrong_arity};
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -178,6 +178,9 @@ fn select(call: &mut Call<'_>) -> Outcome {
     if i32::try_from(database).is_err() {
         let text = "ERR value is out of range, value must between -2147483648 and 2147483647";
         return Err(text.to_owned());
+    }
+    if database != 0 && matches!(call.state.mode, Mode::Cluster(_)) {
+        return Err("ERR SELECT is not allowed in cluster mode".to_owned());
     }
     let database = usize::try_from(database).ok().filter(|database| *database < DATABASES);
     call.connection()?.database = database.ok_or("ERR DB index is out of range")?;

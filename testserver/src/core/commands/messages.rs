@@ -3,7 +3,7 @@
 use super::super::glob;
 use super::super::replication::{Change, Message};
 use super::super::resp::{Bytes, Reply};
-use super::super::state::{Connection, State};
+use super::super::state::{Connection, Mode, State};
 use super::{Call, Command, Keys, Outcome};
 use std::collections::BTreeSet;
 
@@ -70,7 +70,10 @@ fn publish(call: &mut Call<'_>, is_sharded: bool) -> Reply {
     let (channel, text) = (call.args[1].clone(), call.args[2].clone());
     let message = Message { channel, text, is_sharded };
     let count = call.state.deliver(&message);
-    call.state.replication.record(Change::Message(message));
+    match &mut call.state.mode {
+        Mode::Cluster(view) => view.send(message),
+        _ => call.state.replication.record(Change::Message(message)),
+    }
     Reply::count(count)
 }
 
@@ -111,6 +114,20 @@ impl State {
             }
         }
         count
+    }
+}
+
+impl State {
+    /// Ends all subscriptions to some shard channels, whose slot has left, and tells it the
+    /// subscribers.
+    pub(crate) fn end_shard_channels(&mut self, is_ended: impl Fn(&Bytes) -> bool) {
+        for connection in self.connections.values_mut() {
+            let channels = connection.shard_channels.iter().filter(|channel| is_ended(channel));
+            for channel in channels.cloned().collect::<Vec<_>>() {
+                connection.shard_channels.remove(&channel);
+                confirm(connection, SHARD, SHARD.unsubscribe, Reply::bulk(channel));
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The commands, in one table per group.
 
+mod cluster;
 mod connections;
 mod hashes;
 mod keys;
@@ -143,6 +144,7 @@ pub(crate) fn find(args: &[Bytes], mode: &Mode) -> Result<&'static Command, Unkn
     static TABLE: OnceLock<HashMap<&'static str, &'static Command>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
         let groups = [
+            cluster::COMMANDS,
             connections::COMMANDS,
             hashes::COMMANDS,
             keys::COMMANDS,
@@ -161,7 +163,7 @@ pub(crate) fn find(args: &[Bytes], mode: &Mode) -> Result<&'static Command, Unkn
     let name = upper(&args[0]);
     let is_missing = match mode {
         Mode::Sentinel(_) => !sentinels::OF_SENTINELS.contains(&&*name),
-        Mode::Standalone => name == "SENTINEL",
+        Mode::Standalone | Mode::Cluster(_) => name == "SENTINEL",
     };
     if is_missing {
         return Err(Unknown::Command);

@@ -46,7 +46,7 @@ pub(super) const OF_SENTINELS: &[&str] = &[
 fn watched<'a>(call: &'a Call<'_>) -> Result<&'a Watched, String> {
     let watched = match &call.state.mode {
         Mode::Sentinel(masters) => masters.get(&text_of(&call.args[2])),
-        Mode::Standalone => None,
+        Mode::Standalone | Mode::Cluster(_) => None,
     };
     watched.ok_or_else(|| "ERR No such master with that name".to_owned())
 }

@@ -2,15 +2,10 @@
 
 use super::super::glob;
 use super::super::resp::{Bytes, Reply};
-use super::super::state::State;
+use super::super::state::{Mode, State};
 use super::{Call, Command, Outcome, SYNTAX, VERSION, refusal, upper};
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::keyless("CLUSTER|INFO", 2, no_cluster),
-    Command::keyless("CLUSTER|MYID", 2, no_cluster),
-    Command::keyless("CLUSTER|NODES", 2, no_cluster),
-    Command::keyless("CLUSTER|SHARDS", 2, no_cluster),
-    Command::keyless("CLUSTER|SLOTS", 2, no_cluster),
     Command::control("CONFIG|GET", -3, settings),
     Command::control("CONFIG|RESETSTAT", 2, |call| {
         call.state.calls.clear();
@@ -18,8 +13,6 @@ pub(super) const COMMANDS: &[Command] = &[
     }),
     Command::control("CONFIG|SET", -4, change_settings),
     Command::keyless("INFO", -1, info),
-    Command::control("READONLY", 1, no_cluster),
-    Command::control("READWRITE", 1, no_cluster),
     Command::control("SHUTDOWN", -1, shut_down),
     Command::keyless("TIME", 1, |call| {
         let now = call.state.now;
@@ -40,15 +33,10 @@ fn shut_down(call: &mut Call<'_>) -> Outcome {
     Ok(Reply::Sent)
 }
 
-fn no_cluster(_: &mut Call<'_>) -> Outcome {
-    Err("ERR This instance has cluster support disabled".to_owned())
-}
-
 /// The settings that never change: without a limit of memory and without persistence.
 const FIXED: &[(&str, &str)] = &[
     ("appendfsync", "everysec"),
     ("appendonly", "no"),
-    ("cluster-enabled", "no"),
     ("databases", "16"),
     ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
@@ -60,7 +48,12 @@ const FIXED: &[(&str, &str)] = &[
 fn settings(call: &mut Call<'_>) -> Outcome {
     let patterns: Vec<Bytes> = call.args[2..].iter().map(|it| it.to_ascii_lowercase()).collect();
     let replicas = call.state.min_replicas.to_string();
-    let own = [("min-replicas-to-write", &*replicas), ("requirepass", &*call.state.password)];
+    let is_node = if matches!(call.state.mode, Mode::Cluster(_)) { "yes" } else { "no" };
+    let own = [
+        ("cluster-enabled", is_node),
+        ("min-replicas-to-write", &*replicas),
+        ("requirepass", &*call.state.password),
+    ];
     let all = FIXED.iter().copied().chain(own);
     let fits = |name: &str| patterns.iter().any(|pattern| glob::fits(pattern, name.as_bytes()));
     let found = all.filter(|(name, _)| fits(name));
@@ -108,7 +101,9 @@ fn info(call: &mut Call<'_>) -> Outcome {
         ("Stats", stats),
         ("Replication", super::replication::section),
         ("Commandstats", command_stats),
-        ("Cluster", |_| "cluster_enabled:0\r\n".to_owned()),
+        ("Cluster", |state| {
+            format!("cluster_enabled:{}\r\n", u8::from(matches!(state.mode, Mode::Cluster(_))))
+        }),
         ("Keyspace", keyspace),
     ];
     let mut text = String::new();
