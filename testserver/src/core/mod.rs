@@ -79,7 +79,7 @@
 //! - Offsets count entries instead of bytes, and only what differs afterwards is an entry.
 //! - Each synchronization copies all data; a replica serves the old ones until then.
 //! - `min-replicas-to-write` looks at the age of acknowledgements at each write, not once a second.
-//! - Keys that have expired are removed when they are next looked up.
+//! - Keys that have expired are removed when they are looked up, or by [`Core::remove_expired`].
 //! - A slot has an owner by the map alone; without an owner for each slot, a node is down at once.
 
 mod cluster;
@@ -246,6 +246,17 @@ impl Core {
         }
         state.replication.end_entry();
         found
+    }
+
+    /// Removes all that has expired, as Redis does several times a second; a replica leaves that to
+    /// its master.
+    ///
+    /// Clients see no difference until the clock goes back, or a replica whose clock is behind takes
+    /// the master's place.
+    pub fn remove_expired(&mut self) {
+        let mut state = self.state.borrow_mut();
+        (0..DATABASES).for_each(|database| state.remove_expired(database));
+        state.replication.end_entry();
     }
 
     /// Answers a command with an error from now on, also in scripts, without running it.

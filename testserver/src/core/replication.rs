@@ -343,7 +343,9 @@ impl Core {
         state.replication.history = snapshot.history;
         state.replication.offset = snapshot.offset;
         state.replication.is_synchronized = true;
-        state.databases().clone_from_slice(&snapshot.databases);
+        for (own, masters) in state.databases().iter_mut().zip(snapshot.databases) {
+            *own = masters;
+        }
         true
     }
 

@@ -170,9 +170,16 @@ impl State {
 
     /// Removes what has expired in the running command's database, from time to time.
     pub(crate) fn tidy(&mut self) {
-        let (now, database) = (self.now_ms(), self.database);
-        if self.replication.master.is_none() && self.keys().has_many_new() {
-            for key in self.keys().remove_expired(now) {
+        if self.keys().has_many_new() {
+            self.remove_expired(self.database);
+        }
+    }
+
+    /// Removes what has expired in a database. A replica leaves that to its master.
+    pub(crate) fn remove_expired(&mut self, database: usize) {
+        if self.replication.master.is_none() {
+            let now = self.now_ms();
+            for key in self.databases[database].remove_expired(now) {
                 self.replication.record(Change::Key { database, key, entry: None });
             }
         }

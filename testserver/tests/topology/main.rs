@@ -5,6 +5,8 @@ mod clients;
 mod cluster;
 mod real;
 mod replication;
+#[path = "../differential/requests.rs"]
+mod requests;
 mod sentinel;
 #[path = "../wire/mod.rs"]
 mod wire;

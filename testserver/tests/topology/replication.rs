@@ -1,6 +1,8 @@
 //! A master with replicas.
 
 use crate::clients::{SECOND, START, ask, asks, output, server};
+use crate::requests::{Request, Requests};
+use crate::wire::encode;
 use leasehold_testserver::Data;
 use leasehold_testserver::core::{Address, Core, LogEntry};
 
@@ -145,6 +147,14 @@ fn a_replica_hides_what_has_expired_and_its_master_removes_it() {
     assert!(pair.master.expire(b"b"));
     pair.carry(1);
     assert!(pair.replica.keys().is_empty());
+    asks(&mut pair.master, "SET c 1 PX 1000");
+    pair.carry_all();
+    pair.master.set_clock(START + 8 * SECOND);
+    pair.replica.remove_expired();
+    assert_eq!(pair.replica.keys().len(), 1, "it has not expired by the clock of the replica");
+    pair.master.remove_expired();
+    pair.carry(1);
+    assert!(pair.replica.keys().is_empty());
     pair.replica.promote();
     asks(&mut pair.replica, "SET c 1 PX 1000");
     pair.replica.set_clock(START + 2 * SECOND);
@@ -221,4 +231,65 @@ fn a_master_without_enough_good_replicas_takes_no_writes() {
     assert_eq!(asks(&mut pair.master, "DEL a"), ":1");
     pair.master.remove_replica(&at(2));
     assert_eq!(asks(&mut pair.master, "DEL a"), refused);
+}
+
+/// Returns all data of a server, as replies.
+fn data(core: &mut Core) -> Vec<u8> {
+    let connection = core.connect();
+    let mut keys = core.keys();
+    keys.sort();
+    for key in keys {
+        core.receive(connection, &encode(&[b"ECHO".to_vec(), key.clone()]));
+        for read in
+            ["PEXPIRETIME", "GET", "HGETALL", "LRANGE 0 -1", "SMEMBERS", "ZRANGE 0 -1 WITHSCORES"]
+        {
+            let mut request: Request = read.split(' ').map(|word| word.into()).collect();
+            request.insert(1, key.clone());
+            core.receive(connection, &encode(&request));
+        }
+    }
+    let (replies, _) = core.take_output(connection);
+    core.disconnect(connection);
+    replies
+}
+
+/// The data of the master at some offset, and when they were so.
+struct Past {
+    offset: u64,
+    at: i64,
+    data: Vec<u8>,
+}
+
+#[test]
+fn after_random_requests_a_replica_has_exactly_what_its_master_had() {
+    for seed in 1..=10 {
+        let mut pair = Pair::start();
+        let mut requests = Requests::new(seed, START);
+        let client = pair.master.connect();
+        for load in requests.loads() {
+            pair.master.receive(client, &encode(&load));
+        }
+        let mut pasts: Vec<Past> = Vec::new();
+        for _ in 0..40 {
+            requests.pass_time();
+            pair.master.set_clock(requests.now);
+            for _ in 0..50 {
+                pair.master.receive(client, &encode(&requests.request()));
+            }
+            let data = data(&mut pair.master);
+            pasts.push(Past { offset: pair.master.offset(), at: requests.now, data });
+            // The replica is behind, by its clock too.
+            let past = &pasts[requests.below(pasts.len())];
+            if let Some(count) = past.offset.checked_sub(pair.replica.offset()) {
+                pair.carry(count as usize);
+                pair.replica.set_clock(past.at);
+                assert!(self::data(&mut pair.replica) == past.data, "seed {seed}");
+            }
+        }
+        assert!(pair.master.offset() > 200, "enough requests change something");
+        pair.carry_all();
+        pair.set_clock(requests.now);
+        assert!(!pair.replica.keys().is_empty());
+        assert!(data(&mut pair.replica) == data(&mut pair.master), "seed {seed}");
+    }
 }
