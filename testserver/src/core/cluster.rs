@@ -150,6 +150,11 @@ impl ClusterMap {
         self.owners[usize::from(slot)].map(|place| &self.nodes[usize::from(place)])
     }
 
+    /// Returns the master of a node, if it is a replica.
+    fn master(&self, id: &str) -> Option<&Node> {
+        self.node(id)?.master.map(|place| &self.nodes[place])
+    }
+
     fn owner_id(&self, slot: u16) -> Option<&str> {
         self.owner(slot).map(|node| &*node.id)
     }
@@ -224,11 +229,6 @@ impl ClusterView {
         self.map.node(&self.own).map_or(0, |node| node.epoch)
     }
 
-    /// Returns the master of this node, if it is a replica.
-    fn master(&self) -> Option<&Node> {
-        self.map.node(&self.own)?.master.map(|place| &self.map.nodes[place])
-    }
-
     pub(crate) fn send(&mut self, message: Message) {
         self.messages.push(message);
     }
@@ -293,7 +293,9 @@ impl State {
             };
         }
         // Replicas have the channels of their shard, too.
-        if is_own || (is_for_shard && view.master().is_some_and(|master| master.id == owner.id)) {
+        if is_own
+            || (is_for_shard && view.map.master(&view.own).is_some_and(|it| it.id == owner.id))
+        {
             return None;
         }
         if self.is_asking && view.importing.contains(&slot) {
@@ -334,10 +336,10 @@ impl Core {
 
     /// Tells a node the state of the cluster.
     ///
-    /// Where a slot has another owner than before, its move ends at this node, and so do the
-    /// subscriptions to its shard channels. A master that has lost a slot deletes its keys; one that
-    /// has become a replica keeps them until [`Core::load`]. Roles change by [`Core::promote`] and
-    /// [`Core::become_replica_of`].
+    /// Where a slot has another owner than before, its move ends at this node. If the slot has left
+    /// the node or its master, the subscriptions to its shard channels end. A master that has lost a
+    /// slot deletes its keys; one that has become a replica keeps them until [`Core::load`]. Roles
+    /// change by [`Core::promote`] and [`Core::become_replica_of`].
     pub fn set_cluster_map(&mut self, map: &Rc<ClusterMap>) {
         let mut state = self.state.borrow_mut();
         let Mode::Cluster(view) = &mut state.mode else { return };
@@ -351,7 +353,13 @@ impl Core {
         let is_master = new.node(own).is_some_and(|node| node.master.is_none());
         let lost = moved.iter().filter(|slot| is_master && old.owner_id(**slot) == Some(own));
         let lost: Vec<u16> = lost.copied().collect();
-        state.end_shard_channels(|channel| moved.contains(&slot_of(channel)));
+        let old_master = old.master(own).map(|node| &*node.id);
+        let is_of_shard = |slot: &u16| {
+            let owner = old.owner_id(*slot);
+            owner == Some(own) || (owner.is_some() && owner == old_master)
+        };
+        let left: BTreeSet<u16> = moved.iter().copied().filter(is_of_shard).collect();
+        state.end_shard_channels(|channel| left.contains(&slot_of(channel)));
         for slot in lost {
             for key in state.keys_in_slot(slot) {
                 state.remove(0, &key);

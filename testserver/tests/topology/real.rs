@@ -347,12 +347,15 @@ fn nodes_of_a_cluster_answer_as_real_ones() {
     nodes.cores[0].begin_migration(slot, &b);
     nodes.at(0).compare(SOURCE);
     nodes.at(1).compare(TARGET);
-    let (real, core) = (&nodes.real[0], &mut nodes.cores[0]);
+    let ([real, real_b], [core, core_b]) = (&nodes.real, &mut nodes.cores);
     let mut subscriber = Pair::new(real, core);
     subscriber.compare_shapes("HELLO 3");
     subscriber.compare("SSUBSCRIBE {bar}1\nSSUBSCRIBE hello");
-    real.ask(&format!("MIGRATE 127.0.0.1 {} {{bar}}1 0 5000", nodes.real[1].port));
-    nodes.real[1].ask(&format!("CLUSTER SETSLOT {slot} NODE {b}"));
+    let mut early = Pair::new(real_b, core_b);
+    early.compare_shapes("HELLO 3");
+    early.compare("SSUBSCRIBE {bar}1\nASKING\nSSUBSCRIBE {bar}1");
+    real.ask(&format!("MIGRATE 127.0.0.1 {} {{bar}}1 0 5000", real_b.port));
+    real_b.ask(&format!("CLUSTER SETSLOT {slot} NODE {b}"));
     real.ask(&format!("CLUSTER SETSLOT {slot} NODE {b}"));
     nodes.map.give(slot, &b);
     let map = Rc::new(nodes.map.clone());
@@ -360,8 +363,10 @@ fn nodes_of_a_cluster_answer_as_real_ones() {
     subscriber.core.set_cluster_map(&map);
     subscriber.compare_message();
     subscriber.compare("SSUBSCRIBE {bar}1\nGET {bar}1");
-    nodes.cores[1].import_key(exported);
-    nodes.cores[1].set_cluster_map(&map);
+    early.core.import_key(exported);
+    early.core.set_cluster_map(&map);
+    // The subscription at the slot's new owner stays.
+    early.compare("PING still\nPUBSUB SHARDNUMSUB {bar}1");
     nodes.at(0).compare("GET {bar}1\nCLUSTER SLOTS");
     nodes.at(1).compare("GET {bar}1\nCLUSTER SLOTS\nASKING\nGET {bar}2\nSSUBSCRIBE {bar}1");
 
