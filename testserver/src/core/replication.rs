@@ -266,7 +266,7 @@ impl State {
 
 /// Replicas, their masters, and what goes from one to the other.
 impl Core {
-    /// Makes the server a replica of the master at this address.
+    /// Makes the server a replica of the master at this address; does nothing if it is.
     ///
     /// It keeps its data until [`Core::load`]. Connections that wait for replicas get the error
     /// `UNBLOCKED` and end; all others stay. Sentinels end them too: see
@@ -274,6 +274,9 @@ impl Core {
     pub fn become_replica_of(&mut self, master: Address) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        if state.replication.master.as_ref() == Some(&master) {
+            return;
+        }
         state.replication.end();
         state.replication.master = Some(master);
         state.replication.is_synchronized = false;
@@ -287,12 +290,13 @@ impl Core {
         }
     }
 
-    /// Makes a replica a master without replicas. Connections stay.
+    /// Makes a replica a master without replicas; does nothing at a master. Connections stay.
     pub fn promote(&mut self) {
         let mut state = self.state.borrow_mut();
-        state.replication.end();
-        state.replication.master = None;
-        state.replication.history = state.random.run_id();
+        if state.replication.master.take().is_some() {
+            state.replication.end();
+            state.replication.history = state.random.run_id();
+        }
     }
 
     /// Returns the master that the server follows, or `None` if it is a master.
@@ -351,7 +355,8 @@ impl Core {
 
     /// Applies an entry of the master's log at a replica.
     ///
-    /// Returns whether it was the next one after what the replica has; otherwise nothing happens.
+    /// Returns whether it was the next one after what the replica has; otherwise nothing happens. A
+    /// replica that has missed an entry needs another [`Snapshot`].
     pub fn apply(&mut self, entry: &LogEntry) -> bool {
         let mut state = self.state.borrow_mut();
         let replication = &mut state.replication;
