@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long the server may take to start or to answer.
-const BOUND: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(60);
 
 /// A redis-server on a socket in a temporary folder, which ends with this value.
 pub(crate) struct Real {

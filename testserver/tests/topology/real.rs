@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a real server may take to start, to answer or to learn something.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(60);
 
 /// A redis-server at a port, which ends with this value.
 struct Real {
