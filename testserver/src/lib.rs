@@ -51,20 +51,24 @@
 //! - Scripts: `EVAL EVALSHA SCRIPT EXISTS|FLUSH|KILL|LOAD`
 //! - Connections and server: `AUTH CLIENT GETNAME|ID|INFO|KILL|LIST|SETNAME CONFIG
 //!   GET|RESETSTAT|SET ECHO HELLO INFO PING QUIT RESET ROLE SELECT SHUTDOWN TIME WAIT`
+//! - Clusters and sentinels: `ASKING CLUSTER INFO|KEYSLOT|MYID|SLOTS SENTINEL
+//!   GET-MASTER-ADDR-BY-NAME|MASTER|REPLICAS|SENTINELS`
 //!
 //! It refuses everything else: a command as one that Redis does not know, an option or a setting
-//! with `ERR the test server does not have ..`. There are no replicas, clusters, users besides the
-//! default one, transactions, blocking commands and limits of memory. Scripts have the functions of
-//! Lua and `redis.*`, but no `cjson`, `cmsgpack`, `struct`, `bit` and `os`, no random numbers, and
-//! may not choose a database. `DBSIZE` does not count expired keys, which Redis may still count.
-//! Without an order in Redis (`KEYS`, `SCAN`, `SMEMBERS`, large hashes), the order differs. A script
-//! that does not end blocks the server for ever, and with it the drop of its value. In builds with
-//! debug assertions, Lua ends the process if a `pcall` of a script returns more than 18 values.
+//! with `ERR the test server does not have ..`. A [`TestServer`] is a master without replicas; see
+//! below for others. There are no users besides the default one, transactions, blocking commands
+//! and limits of memory. Scripts have the functions of Lua and `redis.*`, but no `cjson`,
+//! `cmsgpack`, `struct`, `bit` and `os`, no random numbers, and may not choose a database. `DBSIZE`
+//! does not count expired keys, which Redis may still count. Without an order in Redis (`KEYS`,
+//! `SCAN`, `SMEMBERS`, large hashes), the order differs. A script that does not end blocks the
+//! server for ever, and with it the drop of its value. In builds with debug assertions, Lua ends
+//! the process if a `pcall` of a script returns more than 18 values.
 //!
 //! # Simulations
 //!
 //! [`core::Core`] is the same server without sockets, threads and clock, for simulations of whole
-//! systems.
+//! systems. Several of them can be a master with replicas, sentinels, or a cluster: [`core`] tells
+//! how.
 
 pub mod core;
 mod net;

@@ -1,7 +1,7 @@
 //! The server at real sockets, on one thread.
 
 use crate::core::{ConnectionId, Core, Data};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -148,6 +148,7 @@ impl Service {
                 control(self);
             }
             if !self.is_paused {
+                self.tick();
                 self.serve(&ready);
                 if accepts {
                     self.accept();
@@ -195,11 +196,19 @@ impl Service {
                 PollFd::new(&connection.stream, PollFlags::IN | more)
             }));
         }
-        poll(&mut sockets, None)?;
+        poll(&mut sockets, self.time_to_deadline().as_ref())?;
         let mut ready = sockets.iter().map(|socket| !socket.revents().is_empty());
         let is_woken = ready.next() == Some(true);
         let accepts = ready.by_ref().take(self.listeners.len()).fold(false, |any, one| any | one);
         Ok((is_woken, accepts, ready.collect()))
+    }
+
+    /// Returns the time until a connection has waited for long enough.
+    fn time_to_deadline(&self) -> Option<Timespec> {
+        let deadline = self.core.next_deadline().filter(|_| !self.is_paused)?;
+        let left = deadline.saturating_sub(wall_clock().saturating_add(self.ahead)).max(0);
+        let (seconds, rest) = (left / 1_000_000, left % 1_000_000);
+        Some(Timespec { tv_sec: seconds, tv_nsec: rest * 1000 })
     }
 
     /// Reads what has come, runs it, and sends what there is to send, also to subscribers.

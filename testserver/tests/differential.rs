@@ -8,10 +8,13 @@
 mod real;
 #[path = "differential/requests.rs"]
 mod requests;
+mod wire;
 
 use leasehold_testserver::core::{ConnectionId, Core};
-use real::{Connection, Real, reply_len};
+use real::Real;
 use requests::{Request, Requests};
+use std::os::unix::net::UnixStream;
+use wire::{Connection, encode, reply_len};
 
 /// The requests that are sent before their replies are read.
 const BATCH: usize = 100;
@@ -21,7 +24,7 @@ const START: i64 = 1_600_000_000_000_000;
 
 /// The same connection to both servers.
 struct Pair {
-    real: Connection,
+    real: Connection<UnixStream>,
     ours: ConnectionId,
 }
 
@@ -126,16 +129,6 @@ impl Comparison {
         }
         assert_eq!(found[0], found[1]);
     }
-}
-
-fn encode(request: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", request.len()).into_bytes();
-    for word in request {
-        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        bytes.extend_from_slice(word);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
 }
 
 /// What of a reply follows from the requests.

@@ -3,22 +3,105 @@
 //! A [`Core`] takes bytes and returns bytes; whoever owns it carries them, and sets the clock.
 //! [`TestServer`](crate::TestServer) does so with sockets and the machine's clock, a simulation
 //! with a network and a time of its own. One seed and the same calls give the same bytes.
+//!
+//! # Several servers
+//!
+//! A core is a master, a replica, a node of a cluster or a sentinel, and sends other servers
+//! nothing: its owner takes what it has for them, and brings it to them when it likes. So the owner
+//! decides which changes a fail-over loses, and which server knows of it. Nothing happens by itself:
+//! no fail-over, no election, no new connection to a master.
+//!
+//! A master with a replica, and a sentinel:
+//!
+//! ```
+//! use leasehold_testserver::core::{Address, Core};
+//!
+//! let (first, second) = (Address::new("10.0.0.1", 6379), Address::new("10.0.0.2", 6379));
+//! let (mut master, mut replica) = (Core::new(1), Core::new(2));
+//! let mut sentinel = Core::new_sentinel(3);
+//! sentinel.set_master("main", first.clone(), 0);
+//! // The first synchronization copies all data.
+//! replica.become_replica_of(first);
+//! replica.load(master.add_replica(second.clone()));
+//! // Then each change is an entry of the log.
+//! let client = master.connect();
+//! master.receive(client, b"SET a 1\r\nWAIT 1 1000\r\n");
+//! for entry in master.take_log() {
+//!     replica.apply(&entry);
+//! }
+//! assert_eq!(master.take_output(client).0, b"+OK\r\n");
+//! master.acknowledge(&second, replica.offset());
+//! assert_eq!(master.take_output(client).0, b":1\r\n");
+//! // A fail-over. The former master loses what the replica has not got.
+//! replica.promote();
+//! sentinel.set_master("main", second.clone(), 1);
+//! master.become_replica_of(second);
+//! master.close_connections();
+//! master.load(replica.add_replica(Address::new("10.0.0.1", 6379)));
+//! ```
+//!
+//! Two masters of a cluster, between which a slot moves:
+//!
+//! ```
+//! use leasehold_testserver::core::{Address, ClusterMap, Core, slot_of};
+//! use std::rc::Rc;
+//!
+//! let (mut a, mut b) = (Core::new(1), Core::new(2));
+//! a.join_cluster("a");
+//! b.join_cluster("b");
+//! let mut map = ClusterMap::new();
+//! map.add_master("a", Address::new("10.0.0.1", 6379), 0..=8191);
+//! map.add_master("b", Address::new("10.0.0.2", 6379), 8192..=16_383);
+//! let shared = Rc::new(map.clone());
+//! a.set_cluster_map(&shared);
+//! b.set_cluster_map(&shared);
+//! // Until the keys have moved, a asks for the missing ones at b.
+//! let slot = slot_of(b"bar");
+//! b.begin_import(slot);
+//! a.begin_migration(slot, "b");
+//! for key in a.keys_in_slot(slot) {
+//!     if let Some(key) = a.export_key(&key) {
+//!         b.import_key(key);
+//!     }
+//! }
+//! map.give(slot, "b");
+//! let shared = Rc::new(map);
+//! b.set_cluster_map(&shared);
+//! a.set_cluster_map(&shared);
+//! // Messages go to all nodes.
+//! for message in a.take_messages() {
+//!     b.deliver(&message);
+//! }
+//! ```
+//!
+//! # Differences from Redis
+//!
+//! - Offsets count entries instead of bytes, and only what differs afterwards is an entry.
+//! - Each synchronization copies all data; a replica serves the old ones until then.
+//! - `min-replicas-to-write` looks at the age of acknowledgements at each write, not once a second.
+//! - Keys that have expired are removed when they are looked up, or by [`Core::remove_expired`].
+//! - A slot has an owner by the map alone; without an owner for each slot, a node is down at once.
 
+mod cluster;
 mod commands;
 mod glob;
 mod number;
+mod replication;
 mod resp;
 mod script;
+mod sentinel;
 mod sorted_set;
 mod state;
 mod store;
 
+pub use cluster::{ClusterMap, ExportedKey, SLOTS, slot_of};
+pub use replication::{Address, LogEntry, Message, Snapshot};
 pub use state::ConnectionId;
 
 use commands::{Action, Call, Command, Outcome, Unknown};
 use resp::{Bytes, Reply, text_of};
 use script::Scripts;
-use state::{Connection, State};
+use state::{Connection, DATABASES, State};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -43,18 +126,24 @@ impl Core {
     /// Creates a server whose random choices follow from the seed. Its clock stands at 1970.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let state = Rc::new(RefCell::new(State::new(seed)));
+        Self::with(RefCell::new(State::new(seed)).into())
+    }
+
+    fn with(state: Rc<RefCell<State>>) -> Self {
         let scripts = Scripts::new(Rc::clone(&state));
         Self { state, scripts, next_connection: 1 }
     }
 
-    /// Sets the clock, in microseconds since 1970.
+    /// Sets the clock, in microseconds since 1970. Answers connections whose wait is over: see
+    /// [`Core::next_deadline`].
     pub fn set_clock(&mut self, now: i64) {
         let mut state = self.state.borrow_mut();
         if state.now == 0 {
             state.started_at = now;
         }
         state.now = now;
+        drop(state);
+        self.end_waits();
     }
 
     /// Opens a connection.
@@ -77,10 +166,13 @@ impl Core {
 
     /// Forgets a connection that has ended.
     pub fn disconnect(&mut self, id: ConnectionId) {
-        self.state.borrow_mut().connections.remove(&id);
+        let mut state = self.state.borrow_mut();
+        state.connections.remove(&id);
+        state.replication.waits.remove(&id);
     }
 
-    /// Takes bytes from a connection, and runs the requests that they complete.
+    /// Takes bytes from a connection, and runs the requests that they complete. Requests behind one
+    /// that waits for replicas wait too.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8]) {
         let mut input = match self.state.borrow_mut().connections.get_mut(&id) {
             Some(connection) => std::mem::take(&mut connection.input),
@@ -88,7 +180,7 @@ impl Core {
         };
         input.extend_from_slice(bytes);
         let mut at = 0;
-        while !self.is_closing(id) {
+        while !self.is_closing(id) && !self.state.borrow().replication.waits.contains_key(&id) {
             match resp::take_request(&input, &mut at) {
                 Ok(Some(request)) if request.is_empty() => {}
                 Ok(Some(request)) => self.execute(id, &request),
@@ -123,6 +215,8 @@ impl Core {
     }
 
     /// Ends all connections, scripts and channels, as a restart does, and all data if it is lost.
+    ///
+    /// A master has no replicas then; a replica has to load its master's data again.
     pub fn restart(&mut self, data: Data) {
         self.scripts = Scripts::new(Rc::clone(&self.state));
         let mut state = self.state.borrow_mut();
@@ -130,6 +224,8 @@ impl Core {
         state.calls.clear();
         state.connections_made = 0;
         state.run_id = state.random.run_id();
+        let history = state.run_id.clone();
+        state.replication.restart(history);
         state.started_at = state.now;
         state.is_shut_down = false;
         if data == Data::Lost {
@@ -140,15 +236,27 @@ impl Core {
     /// Ends the time of a key that expires, in every database; tells whether there was one.
     pub fn expire(&mut self, key: &[u8]) -> bool {
         let mut state = self.state.borrow_mut();
-        let now = state.now_ms();
         let mut found = false;
-        for database in state.databases() {
-            if database.get(key, now).is_some_and(|entry| entry.expires.is_some()) {
-                database.remove(key);
+        for database in 0..DATABASES {
+            state.database = database;
+            if state.entry(key).is_some_and(|entry| entry.expires.is_some()) {
+                state.remove(database, key);
                 found = true;
             }
         }
+        state.replication.end_entry();
         found
+    }
+
+    /// Removes all that has expired, as Redis does several times a second; a replica leaves that to
+    /// its master.
+    ///
+    /// Clients see no difference until the clock goes back, or a replica whose clock is behind takes
+    /// the master's place.
+    pub fn remove_expired(&mut self) {
+        let mut state = self.state.borrow_mut();
+        (0..DATABASES).for_each(|database| state.remove_expired(database));
+        state.replication.end_entry();
     }
 
     /// Answers a command with an error from now on, also in scripts, without running it.
@@ -190,6 +298,10 @@ impl Core {
     fn execute(&mut self, id: ConnectionId, args: &[Bytes]) {
         let reply = self.outcome(id, args).unwrap_or_else(Reply::Error);
         self.answer(id, &reply);
+        let mut state = self.state.borrow_mut();
+        state.replication.end_entry();
+        let offset = state.replication.offset;
+        state.connections.entry(id).and_modify(|connection| connection.offset = offset);
     }
 
     fn outcome(&mut self, id: ConnectionId, args: &[Bytes]) -> Outcome {
@@ -197,7 +309,8 @@ impl Core {
         match command.action {
             Action::Data(run) | Action::Control(run) => {
                 let mut state = self.state.borrow_mut();
-                state.run(command, |state| run(&mut Call { state, caller: id, args }))
+                state.admit(command)?;
+                state.run(command, args, |state| run(&mut Call { state, caller: id, args }))
             }
             Action::Script(run) => {
                 // A script's commands borrow the state for themselves.
@@ -218,17 +331,20 @@ impl Core {
         let connection = state.connections.get_mut(&id).ok_or("ERR the connection has ended")?;
         connection.last_used = now;
         state.database = connection.database;
-        let command = commands::find(args).map_err(|unknown| unknown_command(&unknown, args))?;
+        state.is_asking = std::mem::take(&mut connection.is_asking);
+        let command = commands::find(args, &state.mode);
+        let command = command.map_err(|unknown| unknown_command(&unknown, args))?;
         connection.last_command = command.name.to_ascii_lowercase();
-        let mut reject = |error: String| {
-            state.calls.entry(command.name).or_default().rejected += 1;
-            Err(error)
-        };
+        let is_logged_in = connection.is_logged_in;
+        let is_restricted = !connection.resp3 && connection.is_subscriber();
         if !command.takes(args.len()) {
-            return reject(commands::wrong_arity(command.name));
+            return Err(state.rejected(command, commands::wrong_arity(command.name)));
         }
-        if !connection.is_logged_in && !["AUTH", "HELLO", "QUIT", "RESET"].contains(&command.name) {
-            return reject("NOAUTH Authentication required.".to_owned());
+        if !is_logged_in && !["AUTH", "HELLO", "QUIT", "RESET"].contains(&command.name) {
+            return Err(state.rejected(command, "NOAUTH Authentication required.".to_owned()));
+        }
+        if let Some(elsewhere) = state.elsewhere(command, args) {
+            return Err(state.rejected(command, elsewhere.error()));
         }
         const FOR_SUBSCRIBERS: &[&str] = &[
             "PING",
@@ -241,15 +357,15 @@ impl Core {
             "SUNSUBSCRIBE",
             "UNSUBSCRIBE",
         ];
-        let is_restricted = !connection.resp3 && connection.is_subscriber();
         if is_restricted && !FOR_SUBSCRIBERS.contains(&command.name) {
             let name = command.name.to_ascii_lowercase();
-            return reject(format!(
+            let error = format!(
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT \
                  / RESET are allowed in this context"
-            ));
+            );
+            return Err(state.rejected(command, error));
         }
-        state.keys().tidy(now.div_euclid(1000));
+        state.tidy();
         Ok(command)
     }
 }

@@ -188,14 +188,19 @@ fn call(state: &mut State, caller: ConnectionId, args: MultiValue) -> Outcome {
     });
     let words: Option<Vec<Bytes>> = words.collect();
     let words = words.ok_or("ERR Lua redis lib command arguments must be strings or integers")?;
-    let command = find(&words).map_err(|_| "ERR Unknown Redis command called from script")?;
+    let command =
+        find(&words, &state.mode).map_err(|_| "ERR Unknown Redis command called from script")?;
     let Action::Data(run) = command.action else {
         return Err("ERR This Redis command is not allowed from script".to_owned());
     };
     if !command.takes(words.len()) {
         return Err("ERR Wrong number of args calling Redis command from script".to_owned());
     }
-    state.run(command, |state| run(&mut Call { state, caller, args: &words }))
+    state.admit(command)?;
+    if let Some(elsewhere) = state.elsewhere(command, &words) {
+        return Err(elsewhere.error_in_script().to_owned());
+    }
+    state.run(command, &words, |state| run(&mut Call { state, caller, args: &words }))
 }
 
 /// Returns a reply as scripts see it: numbers as numbers, nil as false, the rest as texts and

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
 /// Members with scores, in the order of their scores and then of their bytes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SortedSet {
     scores: HashMap<Bytes, f64>,
     order: BTreeSet<Ranked>,

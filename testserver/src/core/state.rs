@@ -1,8 +1,11 @@
 //! What the server knows: databases, connections, settings, counts.
 
+use super::cluster::ClusterView;
 use super::commands::{Command, Outcome};
+use super::replication::{Change, Replication};
 use super::resp::{Bytes, Reply};
-use super::store::Keyspace;
+use super::sentinel::WatchedMasters;
+use super::store::{Entry, Keyspace};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of databases.
@@ -34,6 +37,10 @@ pub(crate) struct Connection {
     /// In microseconds since 1970.
     pub(crate) connected_at: i64,
     pub(crate) last_used: i64,
+    /// The end of the log after the last command, which `WAIT` waits for.
+    pub(crate) offset: u64,
+    /// Whether the next command was redirected here for once.
+    pub(crate) is_asking: bool,
 }
 
 impl Connection {
@@ -45,6 +52,24 @@ impl Connection {
 
     pub(crate) fn send(&mut self, reply: &Reply) {
         reply.encode(self.resp3, &mut self.output);
+    }
+}
+
+/// What kind of server it is.
+#[derive(Debug)]
+pub(crate) enum Mode {
+    Standalone,
+    Cluster(ClusterView),
+    Sentinel(WatchedMasters),
+}
+
+impl Mode {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Standalone => "standalone",
+            Self::Cluster(_) => "cluster",
+            Self::Sentinel(_) => "sentinel",
+        }
     }
 }
 
@@ -61,9 +86,12 @@ pub(crate) struct Calls {
 /// All that commands read and change.
 #[derive(Debug)]
 pub(crate) struct State {
+    pub(crate) mode: Mode,
     databases: Vec<Keyspace>,
     /// The database of the running command.
     pub(crate) database: usize,
+    /// Whether the running command was redirected here for once.
+    pub(crate) is_asking: bool,
     /// In microseconds since 1970. Stands still while a command or a script runs.
     pub(crate) now: i64,
     pub(crate) started_at: i64,
@@ -71,8 +99,9 @@ pub(crate) struct State {
     pub(crate) connections_made: u64,
     /// The password of the default user; empty for none.
     pub(crate) password: String,
-    /// The replicas that a write needs. There are none.
+    /// The replicas that a write needs.
     pub(crate) min_replicas: u32,
+    pub(crate) replication: Replication,
     pub(crate) calls: BTreeMap<&'static str, Calls>,
     /// Errors that take the place of a command, by the command's name in upper case.
     pub(crate) refusals: BTreeMap<String, String>,
@@ -86,15 +115,19 @@ impl State {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let run_id = random.run_id();
+        let replication = Replication::new(run_id.clone());
         Self {
+            mode: Mode::Standalone,
             databases: vec![Keyspace::default(); DATABASES],
             database: 0,
+            is_asking: false,
             now: 0,
             started_at: 0,
             connections: BTreeMap::new(),
             connections_made: 0,
             password: String::new(),
             min_replicas: 0,
+            replication,
             calls: BTreeMap::new(),
             refusals: BTreeMap::new(),
             random,
@@ -116,26 +149,85 @@ impl State {
         &mut self.databases
     }
 
-    /// Runs a command unless it is refused, and counts it.
+    /// Returns the entry of a key that exists in the running command's database. A master forgets
+    /// a key that has expired; a replica leaves that to its master.
+    pub(crate) fn entry(&mut self, key: &[u8]) -> Option<&mut Entry> {
+        let (now, is_master) = (self.now_ms(), self.replication.master.is_none());
+        if !self.keys().get(key)?.is_alive(now) {
+            if is_master {
+                self.remove(self.database, key);
+            }
+            return None;
+        }
+        self.keys().get(key)
+    }
+
+    /// Removes a key by a decision of the server.
+    pub(crate) fn remove(&mut self, database: usize, key: &[u8]) {
+        self.databases[database].remove(key);
+        self.replication.record(Change::Key { database, key: key.to_vec(), entry: None });
+    }
+
+    /// Removes what has expired in the running command's database, from time to time.
+    pub(crate) fn tidy(&mut self) {
+        if self.keys().has_many_new() {
+            self.remove_expired(self.database);
+        }
+    }
+
+    /// Removes what has expired in a database. A replica leaves that to its master.
+    pub(crate) fn remove_expired(&mut self, database: usize) {
+        if self.replication.master.is_none() {
+            let now = self.now_ms();
+            for key in self.databases[database].remove_expired(now) {
+                self.replication.record(Change::Key { database, key, entry: None });
+            }
+        }
+    }
+
+    /// Runs a command that is admitted, and counts it. Records what it changes for replicas.
     pub(crate) fn run(
         &mut self,
         command: &'static Command,
+        args: &[Bytes],
         run: impl FnOnce(&mut Self) -> Outcome,
     ) -> Outcome {
-        self.admit(command)?;
+        let is_recorded = command.writes && self.replication.is_active();
+        let keys = if is_recorded { command.keys(args) } else { Vec::new() };
+        let before: Vec<_> = keys.iter().map(|key| self.keys().get(key).cloned()).collect();
         let outcome = run(self);
+        for (key, before) in keys.into_iter().zip(before) {
+            let entry = self.keys().get(key).cloned();
+            if entry != before {
+                let (database, key) = (self.database, key.clone());
+                self.replication.record(Change::Key { database, key, entry });
+            }
+        }
         self.count(command, &outcome);
         outcome
     }
 
     /// Fails, and counts the command, if it is refused.
     pub(crate) fn admit(&mut self, command: &'static Command) -> Result<(), String> {
-        let lacks_replicas = command.writes && self.min_replicas > 0;
-        let no_replicas = || "NOREPLICAS Not enough good replicas to write.".to_owned();
-        let refusal = self.refusal(command.name).or(lacks_replicas.then(no_replicas));
-        let Some(error) = refusal else { return Ok(()) };
+        let refusal = self.refusal(command.name).or_else(|| self.refusal_of_writes(command));
+        refusal.map_or(Ok(()), |error| Err(self.rejected(command, error)))
+    }
+
+    /// Counts a command that is refused, and returns the error.
+    pub(crate) fn rejected(&mut self, command: &'static Command, error: String) -> String {
         self.calls.entry(command.name).or_default().rejected += 1;
-        Err(error)
+        error
+    }
+
+    fn refusal_of_writes(&self, command: &Command) -> Option<String> {
+        if !command.writes {
+            return None;
+        }
+        if self.replication.master.is_some() {
+            return Some("READONLY You can't write against a read only replica.".to_owned());
+        }
+        let lacks_replicas = self.replication.count_good(self.now) < self.min_replicas as usize;
+        lacks_replicas.then(|| "NOREPLICAS Not enough good replicas to write.".to_owned())
     }
 
     /// Counts a command that has run.
@@ -154,9 +246,13 @@ impl State {
 
     /// Removes all keys.
     pub(crate) fn clear(&mut self) {
-        for database in &mut self.databases {
-            database.clear();
-        }
+        (0..DATABASES).for_each(|database| self.clear_database(database));
+    }
+
+    /// Removes all keys of one database.
+    pub(crate) fn clear_database(&mut self, database: usize) {
+        self.databases[database].clear();
+        self.replication.record(Change::Clear { database });
     }
 }
 

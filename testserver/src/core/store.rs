@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 
 /// What a key holds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Text(Bytes),
     List(VecDeque<Bytes>),
@@ -71,7 +71,7 @@ kind!(BTreeSet<Bytes>, Set);
 kind!(SortedSet, SortedSet);
 
 /// A key's value, and the time after which the key is gone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) value: Value,
     /// In milliseconds since 1970.
@@ -79,7 +79,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    fn is_alive(&self, now: i64) -> bool {
+    pub(crate) fn is_alive(&self, now: i64) -> bool {
         self.expires.is_none_or(|at| now <= at)
     }
 }
@@ -97,16 +97,10 @@ pub(crate) struct Keyspace {
 }
 
 impl Keyspace {
-    /// Returns the entry of a key that exists at `now`, in milliseconds since 1970.
-    pub(crate) fn get(&mut self, key: &[u8], now: i64) -> Option<&mut Entry> {
-        let hash = hash_of(key);
-        let bucket = self.buckets.get_mut(&hash)?;
-        let at = bucket.iter().position(|(other, _)| other == key)?;
-        if !bucket[at].1.is_alive(now) {
-            self.remove(key);
-            return None;
-        }
-        self.buckets.get_mut(&hash).map(|bucket| &mut bucket[at].1)
+    /// Returns the entry of a key, whether it has expired or not.
+    pub(crate) fn get(&mut self, key: &[u8]) -> Option<&mut Entry> {
+        let bucket = self.buckets.get_mut(&hash_of(key))?;
+        bucket.iter_mut().find(|(other, _)| other == key).map(|(_, entry)| entry)
     }
 
     /// Sets the value and the expiry of a key.
@@ -136,8 +130,8 @@ impl Keyspace {
     }
 
     /// Removes a key whose value has nothing left.
-    pub(crate) fn remove_if_empty(&mut self, key: &[u8], now: i64) {
-        if self.get(key, now).is_some_and(|entry| entry.value.is_empty()) {
+    pub(crate) fn remove_if_empty(&mut self, key: &[u8]) {
+        if self.get(key).is_some_and(|entry| entry.value.is_empty()) {
             self.remove(key);
         }
     }
@@ -146,23 +140,27 @@ impl Keyspace {
         *self = Self::default();
     }
 
-    /// Removes what has expired, and returns the number of keys that are left.
-    pub(crate) fn count(&mut self, now: i64) -> usize {
-        self.buckets.retain(|_, bucket| {
-            bucket.retain(|(_, entry)| entry.is_alive(now));
-            !bucket.is_empty()
-        });
-        self.len = self.buckets.values().map(Vec::len).sum();
-        self.made = 0;
-        self.len
+    /// Returns the number of keys that exist at `now`, in milliseconds since 1970.
+    pub(crate) fn count(&self, now: i64) -> usize {
+        self.starting_at(0, now).map(|(_, keys)| keys.count()).sum()
     }
 
-    /// Removes what has expired if half of the keys are new, so that keys that nobody asks for
-    /// again take no memory for ever.
-    pub(crate) fn tidy(&mut self, now: i64) {
-        if self.made > 1000 && 2 * self.made > self.len {
-            self.count(now);
+    /// Tells whether half of the keys are new, so that it is time to remove what has expired: keys
+    /// that nobody asks for again shall not take memory for ever.
+    pub(crate) fn has_many_new(&self) -> bool {
+        self.made > 1000 && 2 * self.made > self.len
+    }
+
+    /// Removes what has expired, and returns its keys.
+    pub(crate) fn remove_expired(&mut self, now: i64) -> Vec<Bytes> {
+        let all = self.buckets.values().flatten();
+        let expired = all.filter(|(_, entry)| !entry.is_alive(now));
+        let expired: Vec<Bytes> = expired.map(|(key, _)| key.clone()).collect();
+        for key in &expired {
+            self.remove(key);
         }
+        self.made = 0;
+        expired
     }
 
     /// Returns the keys that exist at `now` and whose hash is `from` at least, in groups of one

@@ -1,7 +1,7 @@
 //! A real redis-server with a clock that the test sets.
 
+use crate::wire::Connection;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long the server may take to start or to answer.
-const BOUND: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(60);
 
 /// A redis-server on a socket in a temporary folder, which ends with this value.
 pub(crate) struct Real {
@@ -50,13 +50,13 @@ impl Real {
         set(&self.clock, now);
     }
 
-    pub(crate) fn connect(&self) -> Connection {
+    pub(crate) fn connect(&self) -> Connection<UnixStream> {
         let start = Instant::now();
         loop {
             match UnixStream::connect(self.folder.path().join("socket")) {
                 Ok(stream) => {
                     stream.set_read_timeout(Some(BOUND)).expect("the time is not zero");
-                    return Connection { stream, input: Vec::new() };
+                    return Connection::new(stream);
                 }
                 Err(_) if start.elapsed() < BOUND => thread::sleep(Duration::from_millis(5)),
                 Err(error) => panic!("redis-server does not start: {error}"),
@@ -83,56 +83,4 @@ fn compile(folder: &Path) -> std::path::PathBuf {
     compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source);
     assert!(compiler.status().expect("a C compiler is installed").success());
     library
-}
-
-/// A connection to the real server.
-pub(crate) struct Connection {
-    stream: UnixStream,
-    input: Vec<u8>,
-}
-
-impl Connection {
-    pub(crate) fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("the server reads");
-    }
-
-    /// Returns the bytes of one reply or message. `to` says to what.
-    pub(crate) fn reply(&mut self, to: &str) -> Vec<u8> {
-        loop {
-            if let Some(len) = reply_len(&self.input) {
-                return self.input.drain(..len).collect();
-            }
-            let mut buffer = [0; 1 << 16];
-            let count = match self.stream.read(&mut buffer) {
-                Ok(0) => panic!("redis-server has closed the connection at {to}"),
-                Ok(count) => count,
-                Err(error) => panic!("redis-server has not answered {to}: {error}"),
-            };
-            self.input.extend_from_slice(&buffer[..count]);
-        }
-    }
-}
-
-/// Returns the length of the reply at the start of the bytes, if all of it has come.
-pub(crate) fn reply_len(bytes: &[u8]) -> Option<usize> {
-    let line = bytes.iter().position(|byte| *byte == b'\n')? + 1;
-    let number = || {
-        let text = std::str::from_utf8(&bytes[1..line - 2]).ok()?;
-        text.parse::<i64>().ok()
-    };
-    let items = match bytes[0] {
-        b'$' | b'=' => {
-            let len = number()?;
-            let end = if len < 0 { line } else { line + len as usize + 2 };
-            return (bytes.len() >= end).then_some(end);
-        }
-        b'*' | b'~' | b'>' => number()?,
-        b'%' => 2 * number()?,
-        _ => return Some(line),
-    };
-    let mut end = line;
-    for _ in 0..items {
-        end += reply_len(&bytes[end..])?;
-    }
-    Some(end)
 }

@@ -1,7 +1,7 @@
 //! Connections: protocol, login, names, and what is known of them.
 
 use super::super::resp::{Bytes, Reply, text_of};
-use super::super::state::{Connection, ConnectionId, DATABASES, State};
+use super::super::state::{Connection, ConnectionId, DATABASES, Mode, State};
 use super::{Call, Command, Outcome, SYNTAX, refusal, upper, wrong_arity};
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -22,9 +22,9 @@ pub(super) const COMMANDS: &[Command] = &[
         set_name(call.connection()?, name)?;
         Ok(Reply::ok())
     }),
-    Command::read("ECHO", 2, |call| Ok(Reply::bulk(call.args[1].clone()))),
+    Command::keyless("ECHO", 2, |call| Ok(Reply::bulk(call.args[1].clone()))),
     Command::control("HELLO", -1, hello),
-    Command::read("PING", -1, ping),
+    Command::keyless("PING", -1, ping),
     Command::control("QUIT", -1, |call| {
         call.connection()?.is_closing = true;
         Ok(Reply::ok())
@@ -115,6 +115,10 @@ fn hello(call: &mut Call<'_>) -> Outcome {
         }
     }
     let caller = call.caller;
+    let mode = call.state.mode.name();
+    let role = if call.state.replication.master.is_some() { "replica" } else { "master" };
+    // A sentinel has no role.
+    let role = (mode != "sentinel").then(|| ("role", Reply::bulk(role)));
     let connection = call.connection()?;
     if !connection.is_logged_in {
         let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise \
@@ -134,11 +138,10 @@ fn hello(call: &mut Call<'_>) -> Outcome {
         ("version", Reply::bulk(super::VERSION)),
         ("proto", Reply::Integer(protocol)),
         ("id", Reply::Integer(caller.0 as i64)),
-        ("mode", Reply::bulk("standalone")),
-        ("role", Reply::bulk("master")),
-        ("modules", Reply::Array(Vec::new())),
+        ("mode", Reply::bulk(mode)),
     ];
-    Ok(Reply::Map(facts.map(|(name, value)| (Reply::bulk(name), value)).into()))
+    let facts = facts.into_iter().chain(role).chain([("modules", Reply::Array(Vec::new()))]);
+    Ok(Reply::Map(facts.map(|(name, value)| (Reply::bulk(name), value)).collect()))
 }
 
 fn ping(call: &mut Call<'_>) -> Outcome {
@@ -175,6 +178,9 @@ fn select(call: &mut Call<'_>) -> Outcome {
     if i32::try_from(database).is_err() {
         let text = "ERR value is out of range, value must between -2147483648 and 2147483647";
         return Err(text.to_owned());
+    }
+    if database != 0 && matches!(call.state.mode, Mode::Cluster(_)) {
+        return Err("ERR SELECT is not allowed in cluster mode".to_owned());
     }
     let database = usize::try_from(database).ok().filter(|database| *database < DATABASES);
     call.connection()?.database = database.ok_or("ERR DB index is out of range")?;

@@ -3,29 +3,29 @@
 use super::super::glob;
 use super::super::resp::{Reply, text_of};
 use super::super::store::{Entry, Value};
-use super::{Call, Command, Outcome, SYNTAX, integer, upper};
+use super::{Call, Command, Keys, Outcome, SYNTAX, integer, upper};
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::write("COPY", -3, copy),
-    Command::read("DBSIZE", 1, dbsize),
-    Command::write("DEL", -2, delete),
-    Command::read("EXISTS", -2, exists),
+    Command::write("COPY", -3, copy).with(Keys::FirstTwo),
+    Command::keyless("DBSIZE", 1, dbsize),
+    Command::write("DEL", -2, delete).with(Keys::All),
+    Command::read("EXISTS", -2, exists).with(Keys::All),
     Command::write("EXPIRE", -3, |call| expire(call, 1000, false)),
     Command::write("EXPIREAT", -3, |call| expire(call, 1000, true)),
     Command::read("EXPIRETIME", 2, |call| Ok(expiry(call, |at, _| seconds(at)))),
-    Command::write("FLUSHALL", -1, flush_all),
-    Command::write("FLUSHDB", -1, flush),
-    Command::read("KEYS", 2, keys),
+    Command::write("FLUSHALL", -1, flush_all).with(Keys::None),
+    Command::write("FLUSHDB", -1, flush).with(Keys::None),
+    Command::keyless("KEYS", 2, keys),
     Command::write("PERSIST", 2, persist),
     Command::write("PEXPIRE", -3, |call| expire(call, 1, false)),
     Command::write("PEXPIREAT", -3, |call| expire(call, 1, true)),
     Command::read("PEXPIRETIME", 2, |call| Ok(expiry(call, |at, _| at))),
     Command::read("PTTL", 2, |call| Ok(expiry(call, |at, now| (at - now).max(0)))),
-    Command::write("RENAME", 3, rename),
-    Command::read("SCAN", -2, scan),
+    Command::write("RENAME", 3, rename).with(Keys::FirstTwo),
+    Command::keyless("SCAN", -2, scan),
     Command::read("TTL", 2, |call| Ok(expiry(call, |at, now| seconds((at - now).max(0))))),
     Command::read("TYPE", 2, type_of),
-    Command::write("UNLINK", -2, delete),
+    Command::write("UNLINK", -2, delete).with(Keys::All),
 ];
 
 fn copy(call: &mut Call<'_>) -> Outcome {
@@ -141,7 +141,8 @@ fn flush_all(call: &mut Call<'_>) -> Outcome {
 
 fn flush(call: &mut Call<'_>) -> Outcome {
     check_flush(call)?;
-    call.keys().clear();
+    let database = call.state.database;
+    call.state.clear_database(database);
     Ok(Reply::ok())
 }
 

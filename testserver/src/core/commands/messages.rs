@@ -1,34 +1,29 @@
 //! Channels: subscriptions and messages.
 
 use super::super::glob;
+use super::super::replication::{Change, Message};
 use super::super::resp::{Bytes, Reply};
-use super::super::state::{Connection, State};
-use super::{Call, Command, Outcome};
+use super::super::state::{Connection, Mode, State};
+use super::{Call, Command, Keys, Outcome};
 use std::collections::BTreeSet;
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::control("PSUBSCRIBE", -2, |call| subscribe(call, PATTERNS)),
-    Command::read("PUBLISH", 3, |call| {
-        let (channel, message) = (&call.args[1], &call.args[2]);
-        let subscribers = publish(call.state, channel, message, ALL);
-        Ok(Reply::count(subscribers + publish_to_patterns(call.state, channel, message)))
-    }),
-    Command::read("PUBSUB|CHANNELS", -2, |call| channels(call, ALL)),
-    Command::read("PUBSUB|NUMPAT", 2, |call| {
+    Command::keyless("PUBLISH", 3, |call| Ok(publish(call, false))),
+    Command::keyless("PUBSUB|CHANNELS", -2, |call| channels(call, ALL)),
+    Command::keyless("PUBSUB|NUMPAT", 2, |call| {
         let connections = call.state.connections.values();
         let patterns: BTreeSet<&Bytes> = connections.flat_map(|it| &it.patterns).collect();
         Ok(Reply::count(patterns.len()))
     }),
-    Command::read("PUBSUB|NUMSUB", -2, |call| Ok(subscribers(call, ALL))),
-    Command::read("PUBSUB|SHARDCHANNELS", -2, |call| channels(call, SHARD)),
-    Command::read("PUBSUB|SHARDNUMSUB", -2, |call| Ok(subscribers(call, SHARD))),
+    Command::keyless("PUBSUB|NUMSUB", -2, |call| Ok(subscribers(call, ALL))),
+    Command::keyless("PUBSUB|SHARDCHANNELS", -2, |call| channels(call, SHARD)),
+    Command::keyless("PUBSUB|SHARDNUMSUB", -2, |call| Ok(subscribers(call, SHARD))),
     Command::control("PUNSUBSCRIBE", -1, |call| unsubscribe(call, PATTERNS)),
-    Command::read("SPUBLISH", 3, |call| {
-        Ok(Reply::count(publish(call.state, &call.args[1], &call.args[2], SHARD)))
-    }),
-    Command::control("SSUBSCRIBE", -2, |call| subscribe(call, SHARD)),
+    Command::read("SPUBLISH", 3, |call| Ok(publish(call, true))),
+    Command::control("SSUBSCRIBE", -2, |call| subscribe(call, SHARD)).with(Keys::All),
     Command::control("SUBSCRIBE", -2, |call| subscribe(call, ALL)),
-    Command::control("SUNSUBSCRIBE", -1, |call| unsubscribe(call, SHARD)),
+    Command::control("SUNSUBSCRIBE", -1, |call| unsubscribe(call, SHARD)).with(Keys::All),
     Command::control("UNSUBSCRIBE", -1, |call| unsubscribe(call, ALL)),
 ];
 
@@ -70,33 +65,70 @@ const SHARD: Channels = Channels {
     count: |connection| connection.shard_channels.len(),
 };
 
-/// Sends a message to all subscribers of a channel, and returns their number.
-fn publish(state: &mut State, channel: &Bytes, message: &Bytes, kind: Channels) -> usize {
-    let mut count = 0;
-    for connection in state.connections.values_mut() {
-        if (kind.of)(connection).contains(channel) {
-            count += 1;
-            let parts = [Bytes::from(kind.message), channel.clone(), message.clone()];
-            connection.send(&Reply::Push(parts.map(Reply::Bulk).into()));
-        }
+/// Sends a message to this server's subscribers, whose number it returns, and to other servers.
+fn publish(call: &mut Call<'_>, is_sharded: bool) -> Reply {
+    let (channel, text) = (call.args[1].clone(), call.args[2].clone());
+    let message = Message { channel, text, is_sharded };
+    let count = call.state.deliver(&message);
+    match &mut call.state.mode {
+        Mode::Cluster(view) => view.send(message),
+        _ => call.state.replication.record(Change::Message(message)),
     }
-    count
+    Reply::count(count)
 }
 
-/// Sends a message once for each subscribed pattern that fits its channel, and returns their
-/// number.
-fn publish_to_patterns(state: &mut State, channel: &Bytes, message: &Bytes) -> usize {
-    let mut count = 0;
-    for connection in state.connections.values_mut() {
-        let fitting = connection.patterns.iter().filter(|pattern| glob::fits(pattern, channel));
-        for pattern in fitting.cloned().collect::<Vec<_>>() {
-            count += 1;
-            let name = Bytes::from(PATTERNS.message);
-            let parts = [name, pattern, channel.clone(), message.clone()];
-            connection.send(&Reply::Push(parts.map(Reply::Bulk).into()));
+impl State {
+    /// Sends a message to this server's subscribers, and returns how often it was sent.
+    pub(crate) fn deliver(&mut self, message: &Message) -> usize {
+        if message.is_sharded {
+            return self.send_to_channel(message, SHARD);
+        }
+        self.send_to_channel(message, ALL) + self.send_to_patterns(message)
+    }
+
+    /// Sends a message to all subscribers of its channel.
+    fn send_to_channel(&mut self, message: &Message, kind: Channels) -> usize {
+        let mut count = 0;
+        for connection in self.connections.values_mut() {
+            if (kind.of)(connection).contains(&message.channel) {
+                count += 1;
+                let name = Bytes::from(kind.message);
+                let parts = [name, message.channel.clone(), message.text.clone()];
+                connection.send(&Reply::Push(parts.map(Reply::Bulk).into()));
+            }
+        }
+        count
+    }
+
+    /// Sends a message once for each subscribed pattern that fits its channel.
+    fn send_to_patterns(&mut self, message: &Message) -> usize {
+        let mut count = 0;
+        let Message { channel, text, .. } = message;
+        for connection in self.connections.values_mut() {
+            let fitting = connection.patterns.iter().filter(|pattern| glob::fits(pattern, channel));
+            for pattern in fitting.cloned().collect::<Vec<_>>() {
+                count += 1;
+                let name = Bytes::from(PATTERNS.message);
+                let parts = [name, pattern, channel.clone(), text.clone()];
+                connection.send(&Reply::Push(parts.map(Reply::Bulk).into()));
+            }
+        }
+        count
+    }
+}
+
+impl State {
+    /// Ends all subscriptions to some shard channels, whose slot has left, and tells it the
+    /// subscribers.
+    pub(crate) fn end_shard_channels(&mut self, is_ended: impl Fn(&Bytes) -> bool) {
+        for connection in self.connections.values_mut() {
+            let channels = connection.shard_channels.iter().filter(|channel| is_ended(channel));
+            for channel in channels.cloned().collect::<Vec<_>>() {
+                connection.shard_channels.remove(&channel);
+                confirm(connection, SHARD, SHARD.unsubscribe, Reply::bulk(channel));
+            }
         }
     }
-    count
 }
 
 fn subscribe(call: &mut Call<'_>, kind: Channels) -> Outcome {

@@ -1,11 +1,14 @@
 //! The commands, in one table per group.
 
+mod cluster;
 mod connections;
 mod hashes;
 mod keys;
 mod lists;
 mod messages;
+mod replication;
 mod scripts;
+mod sentinels;
 mod server;
 mod sets;
 mod sorted_sets;
@@ -14,7 +17,7 @@ mod texts;
 use super::number;
 use super::resp::{Bytes, Reply, text_of};
 use super::script::Scripts;
-use super::state::{ConnectionId, State};
+use super::state::{ConnectionId, Mode, State};
 use super::store::{Entry, Keyspace, Kind};
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -39,7 +42,21 @@ pub(crate) struct Command {
     arity: i32,
     /// Whether it changes data.
     pub(crate) writes: bool,
+    keys: Keys,
     pub(crate) action: Action,
+}
+
+/// Which arguments of a command are keys, or channels of a shard.
+#[derive(Clone, Copy, Debug)]
+enum Keys {
+    None,
+    First,
+    FirstTwo,
+    All,
+    /// Each second one.
+    OfPairs,
+    /// As many as the second argument says, behind it.
+    Counted,
 }
 
 /// What runs a command.
@@ -55,15 +72,20 @@ pub(crate) enum Action {
 
 impl Command {
     const fn read(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
-        Self { name, arity, writes: false, action: Action::Data(run) }
+        Self { name, arity, writes: false, keys: Keys::First, action: Action::Data(run) }
+    }
+
+    /// A read without a key.
+    const fn keyless(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
+        Self::read(name, arity, run).with(Keys::None)
     }
 
     const fn write(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
-        Self { name, arity, writes: true, action: Action::Data(run) }
+        Self { name, arity, writes: true, keys: Keys::First, action: Action::Data(run) }
     }
 
     const fn control(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
-        Self { name, arity, writes: false, action: Action::Control(run) }
+        Self { name, arity, writes: false, keys: Keys::None, action: Action::Control(run) }
     }
 
     const fn script(
@@ -71,7 +93,32 @@ impl Command {
         arity: i32,
         run: fn(&mut Scripts, &[Bytes]) -> Outcome,
     ) -> Self {
-        Self { name, arity, writes: false, action: Action::Script(run) }
+        Self { name, arity, writes: false, keys: Keys::None, action: Action::Script(run) }
+    }
+
+    const fn with(self, keys: Keys) -> Self {
+        Self { keys, ..self }
+    }
+
+    /// Returns the keys among the arguments; none if the arguments do not fit.
+    pub(crate) fn keys<'a>(&self, args: &'a [Bytes]) -> Vec<&'a Bytes> {
+        let rest = args.get(1..).unwrap_or_default();
+        match self.keys {
+            Keys::None => Vec::new(),
+            Keys::First => rest.iter().take(1).collect(),
+            Keys::FirstTwo => rest.iter().take(2).collect(),
+            Keys::All => rest.iter().collect(),
+            Keys::OfPairs => rest.iter().step_by(2).collect(),
+            Keys::Counted => {
+                let count = rest.get(1).and_then(|count| number::parse_integer(count));
+                let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+                rest.get(2..)
+                    .and_then(|rest| rest.get(..count))
+                    .unwrap_or_default()
+                    .iter()
+                    .collect()
+            }
+        }
     }
 
     /// Tells whether the command takes so many arguments, its name included.
@@ -88,21 +135,24 @@ pub(crate) enum Unknown {
     Subcommand { container: String },
 }
 
-/// Finds the command that the arguments name.
+/// Finds the command that the arguments name. A sentinel has few of them.
 ///
 /// # Errors
 ///
 /// The server has no such command or subcommand.
-pub(crate) fn find(args: &[Bytes]) -> Result<&'static Command, Unknown> {
+pub(crate) fn find(args: &[Bytes], mode: &Mode) -> Result<&'static Command, Unknown> {
     static TABLE: OnceLock<HashMap<&'static str, &'static Command>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
         let groups = [
+            cluster::COMMANDS,
             connections::COMMANDS,
             hashes::COMMANDS,
             keys::COMMANDS,
             lists::COMMANDS,
             messages::COMMANDS,
+            replication::COMMANDS,
             scripts::COMMANDS,
+            sentinels::COMMANDS,
             server::COMMANDS,
             sets::COMMANDS,
             sorted_sets::COMMANDS,
@@ -111,10 +161,17 @@ pub(crate) fn find(args: &[Bytes]) -> Result<&'static Command, Unknown> {
         groups.into_iter().flatten().map(|command| (command.name, command)).collect()
     });
     let name = upper(&args[0]);
+    let is_missing = match mode {
+        Mode::Sentinel(_) => !sentinels::OF_SENTINELS.contains(&&*name),
+        Mode::Standalone | Mode::Cluster(_) => name == "SENTINEL",
+    };
+    if is_missing {
+        return Err(Unknown::Command);
+    }
     if let Some(command) = table.get(&*name) {
         return Ok(command);
     }
-    if !["CLIENT", "CLUSTER", "CONFIG", "PUBSUB", "SCRIPT"].contains(&&*name) {
+    if !["CLIENT", "CLUSTER", "CONFIG", "PUBSUB", "SCRIPT", "SENTINEL"].contains(&&*name) {
         return Err(Unknown::Command);
     }
     let subcommand = args.get(1).map(|arg| upper(arg)).unwrap_or_default();
@@ -176,8 +233,7 @@ impl<'a> Call<'a> {
 
     /// Returns the entry of a key that exists.
     fn entry(&mut self, key: &[u8]) -> Option<&mut Entry> {
-        let now = self.now();
-        self.keys().get(key, now)
+        self.state.entry(key)
     }
 
     /// Returns the value of a key that exists.
@@ -211,8 +267,7 @@ impl<'a> Call<'a> {
                 return Ok(result);
             }
         };
-        let now = self.now();
-        self.keys().remove_if_empty(key, now);
+        self.keys().remove_if_empty(key);
         Ok(result)
     }
 }

@@ -2,14 +2,15 @@
 
 use super::super::resp::{Bytes, Reply};
 use super::super::script::{NO_SCRIPT, Scripts};
-use super::{Command, Outcome, integer, upper};
+use super::{Command, Keys, Outcome, integer, upper};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::script("EVAL", -3, |scripts, args| {
         let (keys, rest) = split(args)?;
         let digest = scripts.load(&args[1])?;
         scripts.run(&digest, keys, rest)
-    }),
+    })
+    .with(Keys::Counted),
     Command::script("EVALSHA", -3, |scripts, args| {
         if args[1].len() != 40 {
             return Err(NO_SCRIPT.to_owned());
@@ -17,7 +18,8 @@ pub(super) const COMMANDS: &[Command] = &[
         let (keys, rest) = split(args)?;
         let digest = String::from_utf8_lossy(&args[1]).to_ascii_lowercase();
         scripts.run(&digest, keys, rest)
-    }),
+    })
+    .with(Keys::Counted),
     Command::script("SCRIPT|EXISTS", -3, |scripts, args| {
         let known = |digest: &Bytes| {
             let digest = String::from_utf8_lossy(digest).to_ascii_lowercase();

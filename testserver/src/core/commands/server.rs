@@ -2,35 +2,23 @@
 
 use super::super::glob;
 use super::super::resp::{Bytes, Reply};
-use super::super::state::State;
+use super::super::state::{Mode, State};
 use super::{Call, Command, Outcome, SYNTAX, VERSION, refusal, upper};
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::read("CLUSTER|INFO", 2, no_cluster),
-    Command::read("CLUSTER|MYID", 2, no_cluster),
-    Command::read("CLUSTER|NODES", 2, no_cluster),
-    Command::read("CLUSTER|SHARDS", 2, no_cluster),
-    Command::read("CLUSTER|SLOTS", 2, no_cluster),
     Command::control("CONFIG|GET", -3, settings),
     Command::control("CONFIG|RESETSTAT", 2, |call| {
         call.state.calls.clear();
         Ok(Reply::ok())
     }),
     Command::control("CONFIG|SET", -4, change_settings),
-    Command::read("INFO", -1, info),
-    Command::control("READONLY", 1, no_cluster),
-    Command::control("READWRITE", 1, no_cluster),
-    Command::control("ROLE", 1, |_| {
-        let offset = Reply::Integer(0);
-        Ok(Reply::Array(vec![Reply::bulk("master"), offset, Reply::Array(Vec::new())]))
-    }),
+    Command::keyless("INFO", -1, info),
     Command::control("SHUTDOWN", -1, shut_down),
-    Command::read("TIME", 1, |call| {
+    Command::keyless("TIME", 1, |call| {
         let now = call.state.now;
         let parts = [now.div_euclid(1_000_000), now.rem_euclid(1_000_000)];
         Ok(Reply::bulks(parts.map(|part| part.to_string())))
     }),
-    Command::control("WAIT", 3, wait),
 ];
 
 fn shut_down(call: &mut Call<'_>) -> Outcome {
@@ -45,15 +33,10 @@ fn shut_down(call: &mut Call<'_>) -> Outcome {
     Ok(Reply::Sent)
 }
 
-fn no_cluster(_: &mut Call<'_>) -> Outcome {
-    Err("ERR This instance has cluster support disabled".to_owned())
-}
-
-/// The settings that never change: without a limit of memory, persistence or replicas.
+/// The settings that never change: without a limit of memory and without persistence.
 const FIXED: &[(&str, &str)] = &[
     ("appendfsync", "everysec"),
     ("appendonly", "no"),
-    ("cluster-enabled", "no"),
     ("databases", "16"),
     ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
@@ -65,7 +48,12 @@ const FIXED: &[(&str, &str)] = &[
 fn settings(call: &mut Call<'_>) -> Outcome {
     let patterns: Vec<Bytes> = call.args[2..].iter().map(|it| it.to_ascii_lowercase()).collect();
     let replicas = call.state.min_replicas.to_string();
-    let own = [("min-replicas-to-write", &*replicas), ("requirepass", &*call.state.password)];
+    let is_node = if matches!(call.state.mode, Mode::Cluster(_)) { "yes" } else { "no" };
+    let own = [
+        ("cluster-enabled", is_node),
+        ("min-replicas-to-write", &*replicas),
+        ("requirepass", &*call.state.password),
+    ];
     let all = FIXED.iter().copied().chain(own);
     let fits = |name: &str| patterns.iter().any(|pattern| glob::fits(pattern, name.as_bytes()));
     let found = all.filter(|(name, _)| fits(name));
@@ -98,18 +86,6 @@ fn change_settings(call: &mut Call<'_>) -> Outcome {
     Ok(Reply::ok())
 }
 
-fn wait(call: &mut Call<'_>) -> Outcome {
-    let timeout = super::number::parse_integer(&call.args[2]);
-    let timeout = timeout.ok_or("ERR timeout is not an integer or out of range")?;
-    if timeout < 0 {
-        return Err("ERR timeout is negative".to_owned());
-    }
-    if call.integer(1)? > 0 {
-        return Err(refusal("replicas to wait for"));
-    }
-    Ok(Reply::Integer(0))
-}
-
 /// Writes the lines of a section.
 type Section = fn(&mut State) -> String;
 
@@ -123,9 +99,11 @@ fn info(call: &mut Call<'_>) -> Outcome {
         ("Clients", clients),
         ("Persistence", |_| "loading:0\r\naof_enabled:0\r\n".to_owned()),
         ("Stats", stats),
-        ("Replication", replication),
+        ("Replication", super::replication::section),
         ("Commandstats", command_stats),
-        ("Cluster", |_| "cluster_enabled:0\r\n".to_owned()),
+        ("Cluster", |state| {
+            format!("cluster_enabled:{}\r\n", u8::from(matches!(state.mode, Mode::Cluster(_))))
+        }),
         ("Keyspace", keyspace),
     ];
     let mut text = String::new();
@@ -144,14 +122,20 @@ fn info(call: &mut Call<'_>) -> Outcome {
 fn server(state: &mut State) -> String {
     let uptime = (state.now - state.started_at).max(0) / 1_000_000;
     format!(
-        "redis_version:{VERSION}\r\nredis_mode:standalone\r\nrun_id:{}\r\ntcp_port:0\r\n\
+        "redis_version:{VERSION}\r\nredis_mode:{}\r\nrun_id:{}\r\ntcp_port:0\r\n\
          server_time_usec:{}\r\nuptime_in_seconds:{uptime}\r\n",
-        state.run_id, state.now
+        state.mode.name(),
+        state.run_id,
+        state.now
     )
 }
 
 fn clients(state: &mut State) -> String {
-    format!("connected_clients:{}\r\nblocked_clients:0\r\n", state.connections.len())
+    format!(
+        "connected_clients:{}\r\nblocked_clients:{}\r\n",
+        state.connections.len(),
+        state.replication.waits.len()
+    )
 }
 
 fn stats(state: &mut State) -> String {
@@ -159,13 +143,6 @@ fn stats(state: &mut State) -> String {
     format!(
         "total_connections_received:{}\r\ntotal_commands_processed:{commands}\r\n",
         state.connections_made
-    )
-}
-
-fn replication(state: &mut State) -> String {
-    format!(
-        "role:master\r\nconnected_slaves:0\r\nmaster_replid:{}\r\nmaster_repl_offset:0\r\n",
-        state.run_id
     )
 }
 
@@ -185,7 +162,7 @@ fn command_stats(state: &mut State) -> String {
 
 fn keyspace(state: &mut State) -> String {
     let now = state.now_ms();
-    let counts = state.databases().iter_mut().map(|database| database.count(now));
+    let counts = state.databases().iter().map(|database| database.count(now));
     let counts = counts.enumerate().filter(|(_, keys)| *keys > 0);
     counts.map(|(at, keys)| format!("db{at}:keys={keys},expires=0,avg_ttl=0\r\n")).collect()
 }

@@ -3,7 +3,7 @@
 use super::super::resp::{Bytes, Reply};
 use super::super::store::{Entry, Value};
 use super::keys::invalid_expiry;
-use super::{Call, Command, Outcome, SYNTAX, WRONG_TYPE, integer};
+use super::{Call, Command, Keys, Outcome, SYNTAX, WRONG_TYPE, integer};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::write("APPEND", 3, append),
@@ -20,8 +20,8 @@ pub(super) const COMMANDS: &[Command] = &[
         let by = call.integer(2)?;
         add(call, by)
     }),
-    Command::read("MGET", -2, get_many),
-    Command::write("MSET", -3, set_many),
+    Command::read("MGET", -2, get_many).with(Keys::All),
+    Command::write("MSET", -3, set_many).with(Keys::OfPairs),
     Command::write("PSETEX", 4, |call| set_for(call, 1)),
     Command::write("SET", -3, set),
     Command::write("SETEX", 4, |call| set_for(call, 1000)),
