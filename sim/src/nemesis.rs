@@ -22,15 +22,6 @@ const CUTS: usize = 12;
 /// The longest delay of replies while connections are cut.
 const SLOW: Duration = Duration::from_millis(100);
 
-/// The commands that a server without memory refuses.
-const NEED_MEMORY: [&str; 16] = [
-    "SET", "SETEX", "PSETEX", "SETNX", "INCR", "INCRBY", "HSET", "HMSET", "HINCRBY", "HSETNX",
-    "ZADD", "RPUSH", "LPUSH", "SADD", "APPEND", "GETSET",
-];
-
-/// The answer of a server without memory.
-const NO_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
-
 const BOTH: [Direction; 2] = [Direction::Requests, Direction::Replies];
 
 /// Injects the faults of a plan.
@@ -223,9 +214,7 @@ impl<'a> Nemesis<'a> {
         for at in order {
             let server = &self.servers[at];
             match fault {
-                Fault::FullServer => {
-                    NEED_MEMORY.iter().for_each(|it| server.core().refuse(it, NO_MEMORY));
-                }
+                Fault::FullServer => limit_memory(server, "1"),
                 Fault::StopServers => net::pause_server(server.id),
                 Fault::KillServers | Fault::EmptyServer => {
                     let is_lost = fault == Fault::EmptyServer;
@@ -261,10 +250,15 @@ impl<'a> Nemesis<'a> {
             if self.plan.faults.contains(&Fault::MoveClock) {
                 net::set_clock_offset(server.id, 0);
             }
-            NEED_MEMORY.iter().for_each(|it| server.core().accept(it));
+            limit_memory(server, "0");
         }
         workers.heal();
     }
+}
+
+/// Sets the limit of a server's memory in bytes; 0 for none.
+fn limit_memory(server: &Server, bytes: &str) {
+    server.ask(&["CONFIG", "SET", "maxmemory", bytes]);
 }
 
 fn begin_on_worker(fault: Fault, worker: usize, workers: &mut Workers<'_>) -> Impact {
