@@ -23,20 +23,21 @@ pub fn list() -> bool {
     true
 }
 
+/// Returns the plan that shows a seeded fault: that of its control, or that of any seed.
+pub fn plan(fault: &str, seed: u64) -> Plan {
+    let control = CONTROLS.iter().find(|control| control.fault == fault);
+    control.map_or_else(|| plans::of(seed), |control| control.plan(seed))
+}
+
 /// Counts the runs until a seeded fault is found, in several searches. Prints their median.
 ///
-/// A control has a plan for the fault; the plans of all seeds look for any other fault.
 /// The caller names the fault in `LEASEHOLD_SEEDED` too. Returns whether all searches found it.
 pub fn find(fault: &str, searches: u64) -> bool {
-    let control = CONTROLS.iter().find(|control| control.fault == fault);
-    let plan = |seed: u64| -> Plan {
-        control.map_or_else(|| plans::of(seed), |control| control.plan(seed))
-    };
     let mut found: Vec<(u64, Duration, Duration, String)> = Vec::new();
     for search in 0..searches {
         let (first, start, mut spent) = (search * APART, Instant::now(), Duration::ZERO);
         for count in 1..=MOST {
-            let done = run(&plan(first + count), false);
+            let done = run(&plan(fault, first + count), false);
             spent += done.outcome.span;
             if let Some(what) = done.first_violation() {
                 found.push((count, spent, start.elapsed(), what));

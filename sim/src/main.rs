@@ -7,6 +7,7 @@
 //! | command | what it does |
 //! | --- | --- |
 //! | `trace SEED` | shows one run: what was sent, what the workers saw, what was broken |
+//! | `trace FAULT SEED` | does so with the plan for a seeded fault |
 //! | `search SECONDS [FROM]` | runs seeds on all cores for a while, prints those that fail |
 //! | `batch FROM COUNT` | runs some seeds in this process, for `search` |
 //! | `seeds FILE` | runs the seeds that a file names, one per line |
@@ -48,6 +49,7 @@ mod system;
 mod watch;
 mod workers;
 
+use plan::Plan;
 use run::run;
 use std::process::ExitCode;
 
@@ -56,7 +58,8 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let is_good = match words[..] {
-        ["trace", seed] => trace(number(seed)),
+        ["trace", seed] => trace(&plans::of(number(seed))),
+        ["trace", fault, seed] => trace(&find::plan(fault, number(seed))),
         ["search", seconds] => search::search(number(seconds), search::new_seed()),
         ["search", seconds, from] => search::search(number(seconds), number(from)),
         ["batch", from, count] => search::batch(number(from), number(count)),
@@ -76,8 +79,8 @@ fn number(word: &str) -> u64 {
 }
 
 /// Shows one run. Returns whether all promises were kept.
-fn trace(seed: u64) -> bool {
-    let done = run(&plans::of(seed), true);
+fn trace(plan: &Plan) -> bool {
+    let done = run(plan, true);
     for (at, text) in &done.outcome.trace {
         println!("{:>12.6} {text}", *at as f64 / 1e9);
     }

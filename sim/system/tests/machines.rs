@@ -240,7 +240,7 @@ fn statics_belong_to_a_process_and_locals_to_a_task() {
             });
             PER_PROCESS.load(Ordering::Relaxed)
         };
-        let processes = [0, 0].map(|drift| world::start_process(drift));
+        let processes = [0, 0].map(world::start_process);
         let counts =
             processes.map(|it| world::spawn_in(it, "main", count).join().expect("no panic"));
         assert_eq!(counts, [2, 2], "also in the next run");

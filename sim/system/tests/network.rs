@@ -171,7 +171,7 @@ fn a_paused_server_accepts_and_answers_later() {
 #[test]
 fn a_fault_of_one_process_leaves_the_others_alone() {
     check(|_, _| {
-        let [cut_off, other] = [0, 0].map(|drift| world::start_process(drift));
+        let [cut_off, other] = [0, 0].map(world::start_process);
         net::set_flow(Whose::of(cut_off), Direction::Requests, Flow::Hold);
         let connects = || Socket::tcp(ADDRESS.0, ADDRESS.1, SECOND).is_ok();
         let outcomes = [cut_off, other].map(|it| world::spawn_in(it, "main", connects).join());

@@ -134,8 +134,12 @@ impl<'a> Election<'a> {
         let calls = self.by_value.get(&value).map_or(&[][..], |calls| calls);
         let is_right = match self.by_token.get(&token) {
             Some((attempt, _)) => attempt.request.value == value,
-            // The call was killed before it recorded its term, or it failed after the grant.
-            None => calls.iter().any(|call| call.hold().is_none()),
+            // The call was killed before it recorded its term, or it failed after the grant. In
+            // `run` a term that was lost before the program saw it is followed by another.
+            None => calls.iter().any(|call| match call.hold() {
+                Some(hold) => call.request.verb == Verb::Lead && token < hold.token,
+                None => true,
+            }),
         };
         (!is_right).then_some("has a value of another term")
     }
@@ -329,6 +333,19 @@ mod tests {
         };
         assert_eq!(seen(120), []);
         assert_eq!(seen(121), [Promise::Leader], "another reader has seen the larger token");
+    }
+
+    #[test]
+    fn a_term_that_run_lost_before_its_call_may_be_seen() {
+        // The call in `run` has the token 3. It may have lost an earlier term with its value.
+        let led = |token| {
+            let call = on(term(3, 0, 10, 100), Verb::Lead, 30);
+            let mut look = look(5, 8, 0);
+            look.seen[0].leader = Some(Seen { token, value: 30 });
+            broken(vec![call, look])
+        };
+        assert_eq!(led(2), []);
+        assert_eq!(led(4), [Promise::Leader]);
     }
 
     #[test]

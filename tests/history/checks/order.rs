@@ -9,7 +9,7 @@
 //! only if its worker began long before the call, and if there were no faults and stalls.
 
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
-use crate::record::{Verb, millis};
+use crate::record::{Request, Verb, millis};
 use crate::system::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
@@ -71,7 +71,9 @@ impl<'a> Waiter<'a> {
     }
 
     fn is_overtaken_by(&self, other: &Granted<'_>) -> bool {
-        let other_waits = other.attempt.request.max_wait > 0;
+        // In `run` less than a millisecond may be left for a term.
+        let Request { max_wait, verb, .. } = other.attempt.request;
+        let other_waits = max_wait > 0 || verb == Verb::Lead;
         // A call that does not wait has no place, and comes after all waiters.
         let is_behind = if other_waits { self.place < other.place } else { true };
         is_behind && self.arrived < other.attempt.asked && other.at < self.until
@@ -116,7 +118,7 @@ impl Steady<'_> {
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Disturbance, Effect, History, Outcome, Promise, Stall};
-    use crate::record::millis;
+    use crate::record::{Verb, millis};
 
     /// The response time-out of the examples.
     const RESPONSE: u64 = 50;
@@ -157,13 +159,14 @@ mod tests {
 
     #[test]
     fn a_call_that_does_not_wait_never_overtakes() {
-        let trying = |asked| {
+        let trying = |asked, verb| {
             let mut trying = weighing(10, held(1, asked, 3000, 3100));
-            trying.request.max_wait = 0;
+            (trying.request.max_wait, trying.request.verb) = (0, verb);
             violated(&queue(vec![held(0, 1000, 3100, 3200), trying]))
         };
-        assert_eq!(trying(1000 + RESPONSE), []);
-        assert_eq!(trying(1001 + RESPONSE), [Promise::Order]);
+        assert_eq!(trying(1000 + RESPONSE, Verb::Acquire), []);
+        assert_eq!(trying(1001 + RESPONSE, Verb::Acquire), [Promise::Order]);
+        assert_eq!(trying(1001 + RESPONSE, Verb::Lead), [], "a term in `run` waits for its place");
     }
 
     #[test]

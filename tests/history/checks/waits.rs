@@ -6,7 +6,7 @@
 //! A semaphore counts as free for a waiter while the permits of all other attempts that may have
 //! some, the largest of the possible claims, and its own are not more than the capacity.
 
-use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
+use super::{Attempt, Bounds, History, Hold, Outcome, Promise, Violation};
 use crate::record::{End, Verb, millis};
 use crate::system::Nanos;
 
@@ -149,7 +149,7 @@ fn claims(history: &History, waiting: &Attempt) -> Vec<(Nanos, Nanos, u32)> {
 /// Returns the moment at which a hold has certainly ended on the servers; `MAX` if none is known.
 pub(super) fn over(history: &History, attempt: &Attempt) -> Nanos {
     let killed = history.workers[attempt.worker].killed;
-    match (attempt.hold().map(|hold| hold.ended), killed) {
+    match (attempt.hold().map(|hold| released(history, attempt, hold)), killed) {
         (Some(None), Some(killed)) => {
             // The last renewal may be on its way. A kill itself delays no request.
             let disturbed = history.disturbances_of(attempt.worker, attempt.asked, killed);
@@ -161,13 +161,23 @@ pub(super) fn over(history: &History, attempt: &Attempt) -> Nanos {
     }
 }
 
+/// Returns the end of a hold, if its release was certainly sent.
+///
+/// The drop of a guard does not wait for its release, so a kill right after it may prevent that.
+fn released(history: &History, attempt: &Attempt, hold: &Hold) -> Option<(Nanos, End)> {
+    let killed = history.workers[attempt.worker].killed;
+    hold.ended.filter(|(at, how)| {
+        *how != End::Dropped || killed.is_none_or(|killed| at + history.bounds.response < killed)
+    })
+}
+
 fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let (asked, bounds) = (attempt.asked, &history.bounds);
     let killed = history.workers[attempt.worker].killed;
     let disturbed =
         |at| history.disturbances_of(attempt.worker, asked, at).map(|d| d.felt_until).max();
     // After a disturbance, the worker releases the hold that its attempt may have left.
-    let released = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
+    let confirmed = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
     // A hold that nobody releases. A delayed request may arrive until the end of a disturbance.
     let waiter = match attempt.request.is_queued() {
         // A client counts as alive, then a grant to one of its waiters lasts.
@@ -184,14 +194,14 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
-        Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => (asked, released(*at)?),
+        Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => (asked, confirmed(*at)?),
         Outcome::Held(hold) => {
             let from = disturbed(hold.granted).map_or(hold.granted, |_| asked);
-            let mut to = match (hold.ended, hold.lost) {
+            let mut to = match (released(history, attempt, hold), hold.lost) {
                 (Some((at, End::Unlocked)), None) => at,
                 // The permits of a killed process may not be given back after a failed request.
                 (Some((at, End::Dropped)), None) if kept < Nanos::MAX => {
-                    released(at).unwrap_or(at + bounds.response)
+                    confirmed(at).unwrap_or(at + bounds.response)
                 }
                 (Some((at, _)), _) => expired(at),
                 (None, _) => expired(killed.unwrap_or(Nanos::MAX)),
@@ -315,6 +325,12 @@ mod tests {
         let kill = |history: &mut History| history.workers[0].killed = Some(millis(150));
         assert_eq!(after(killed.clone(), 1150 + BOUND, kill), []);
         assert_eq!(after(killed, 1151 + BOUND, kill), [Promise::Wait]);
+        // A guard that is dropped right before the kill may not be released.
+        let kill_soon = |history: &mut History| history.workers[0].killed = Some(millis(149));
+        assert_eq!(after(dropped(), 1149 + BOUND, kill_soon), []);
+        assert_eq!(after(dropped(), 1150 + BOUND, kill_soon), [Promise::Wait]);
+        let kill_later = |history: &mut History| history.workers[0].killed = Some(millis(151));
+        assert_eq!(after(dropped(), 151 + BOUND, kill_later), [Promise::Wait]);
     }
 
     #[test]
