@@ -75,6 +75,10 @@ fn a_message_of_a_grant_that_has_ended_does_not_count() {
     });
 }
 
+/// The number of runs in which a test has to find a seeded fault once. The fault shows nothing in
+/// a run in which the waiter has not noted its last reply when the late message comes.
+const RUNS: usize = 5;
+
 /// Looks for the seeded fault that `LEASEHOLD_SEEDED_FAULT` names, or for all.
 #[test]
 #[ignore = "needs a build with seeded faults: script/seeded makes it and runs this test"]
@@ -83,7 +87,7 @@ fn seeded_faults_are_found_by_their_tests() {
     for (fault, test) in SEEDED.iter().filter(|(fault, _)| one.as_ref().is_none_or(|f| f == fault))
     {
         assert!(passes(test, ""), "{test} fails without {fault}");
-        assert!(!passes(test, fault), "{test} does not find {fault}");
+        assert!((0..RUNS).any(|_| !passes(test, fault)), "{test} does not find {fault}");
     }
 }
 
