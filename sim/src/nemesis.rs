@@ -5,6 +5,7 @@ use crate::deployment::Deployment;
 use crate::fault::{Fault, STEP};
 use crate::plan::{Layout, Plan};
 use crate::record::millis;
+use crate::server::Server;
 use crate::slots::slot;
 use crate::system::{Nanos, now, thread};
 use crate::workers::Workers;
@@ -22,15 +23,6 @@ const CUTS: usize = 12;
 
 /// The longest delay of replies while connections are cut.
 const SLOW: Duration = Duration::from_millis(100);
-
-/// The commands that a server without memory refuses.
-const NEED_MEMORY: [&str; 16] = [
-    "SET", "SETEX", "PSETEX", "SETNX", "INCR", "INCRBY", "HSET", "HMSET", "HINCRBY", "HSETNX",
-    "ZADD", "RPUSH", "LPUSH", "SADD", "APPEND", "GETSET",
-];
-
-/// The answer of a server without memory.
-const NO_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// Injects the faults of a plan.
 pub struct Nemesis<'a> {
@@ -247,11 +239,7 @@ impl<'a> Nemesis<'a> {
         for at in order {
             let server = &servers[at];
             match fault {
-                Fault::FullServer => {
-                    server.with_core(|core| {
-                        NEED_MEMORY.iter().for_each(|it| core.refuse(it, NO_MEMORY));
-                    });
-                }
+                Fault::FullServer => limit_memory(server, "1"),
                 Fault::StopServers => self.deployment.pause(at),
                 Fault::KillServers => self.deployment.kill(at, Data::Kept),
                 Fault::EmptyServer => self.deployment.kill(at, Data::Lost),
@@ -342,10 +330,17 @@ impl<'a> Nemesis<'a> {
             if self.plan.faults.contains(&Fault::MoveClock) {
                 net::set_clock_offset(server.id, 0);
             }
-            server.with_core(|core| NEED_MEMORY.iter().for_each(|it| core.accept(it)));
+            if self.plan.faults.contains(&Fault::FullServer) {
+                limit_memory(&server, "0");
+            }
         }
         workers.heal();
     }
+}
+
+/// Sets the limit of a server's memory in bytes; 0 for none.
+fn limit_memory(server: &Server, bytes: &str) {
+    server.ask(&["CONFIG", "SET", "maxmemory", bytes]);
 }
 
 /// Sets the flow of both directions.

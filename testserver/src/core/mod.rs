@@ -317,7 +317,9 @@ impl Core {
                 self.state.borrow_mut().admit(command)?;
                 self.scripts.set_caller(id);
                 let outcome = run(&mut self.scripts, args);
-                self.state.borrow_mut().count(command, &outcome);
+                let mut state = self.state.borrow_mut();
+                state.script_has_written = false;
+                state.count(command, &outcome);
                 outcome
             }
         }

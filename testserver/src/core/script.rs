@@ -200,6 +200,7 @@ fn call(state: &mut State, caller: ConnectionId, args: MultiValue) -> Outcome {
     if let Some(elsewhere) = state.elsewhere(command, &words) {
         return Err(elsewhere.error_in_script().to_owned());
     }
+    state.script_has_written |= command.writes;
     state.run(command, &words, |state| run(&mut Call { state, caller, args: &words }))
 }
 

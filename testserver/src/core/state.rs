@@ -101,6 +101,10 @@ pub(crate) struct State {
     pub(crate) password: String,
     /// The replicas that a write needs.
     pub(crate) min_replicas: u32,
+    /// Whether the limit of memory is reached.
+    pub(crate) is_full: bool,
+    /// Whether the running script has changed data. It may then take more memory.
+    pub(crate) script_has_written: bool,
     pub(crate) replication: Replication,
     pub(crate) calls: BTreeMap<&'static str, Calls>,
     /// Errors that take the place of a command, by the command's name in upper case.
@@ -127,6 +131,8 @@ impl State {
             connections_made: 0,
             password: String::new(),
             min_replicas: 0,
+            is_full: false,
+            script_has_written: false,
             replication,
             calls: BTreeMap::new(),
             refusals: BTreeMap::new(),
@@ -225,6 +231,9 @@ impl State {
         }
         if self.replication.master.is_some() {
             return Some("READONLY You can't write against a read only replica.".to_owned());
+        }
+        if self.is_full && command.grows && !self.script_has_written {
+            return Some("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
         }
         let lacks_replicas = self.replication.count_good(self.now) < self.min_replicas as usize;
         lacks_replicas.then(|| "NOREPLICAS Not enough good replicas to write.".to_owned())

@@ -24,7 +24,7 @@ pub(super) const COMMANDS: &[Command] = &[
         let pairs = call.fields()?.map(|fields| fields.iter().map(pair).collect());
         Ok(Reply::Map(pairs.unwrap_or_default()))
     }),
-    Command::write("HINCRBY", 4, add),
+    Command::growing("HINCRBY", 4, add),
     Command::read("HKEYS", 2, |call| {
         Ok(Reply::bulks(call.fields()?.into_iter().flat_map(|fields| fields.keys().cloned())))
     }),
@@ -32,10 +32,10 @@ pub(super) const COMMANDS: &[Command] = &[
         Ok(Reply::count(call.fields()?.map_or(0, |fields| fields.len())))
     }),
     Command::read("HMGET", -3, get_many),
-    Command::write("HMSET", -4, |call| set(call).map(|_| Reply::ok())),
+    Command::growing("HMSET", -4, |call| set(call).map(|_| Reply::ok())),
     Command::read("HRANDFIELD", -2, random),
-    Command::write("HSET", -4, set),
-    Command::write("HSETNX", 4, set_if_missing),
+    Command::growing("HSET", -4, set),
+    Command::growing("HSETNX", 4, set_if_missing),
     Command::read("HSTRLEN", 3, |call| {
         let field = &call.args[2];
         let value = call.fields()?.and_then(|fields| fields.get(field));

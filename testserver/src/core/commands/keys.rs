@@ -6,7 +6,7 @@ use super::super::store::{Entry, Value};
 use super::{Call, Command, Keys, Outcome, SYNTAX, integer, upper};
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::write("COPY", -3, copy).with(Keys::FirstTwo),
+    Command::growing("COPY", -3, copy).with(Keys::FirstTwo),
     Command::keyless("DBSIZE", 1, dbsize),
     Command::write("DEL", -2, delete).with(Keys::All),
     Command::read("EXISTS", -2, exists).with(Keys::All),

@@ -11,13 +11,13 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::read("LLEN", 2, |call| Ok(Reply::count(call.items()?.map_or(0, |items| items.len())))),
     Command::write("LPOP", -2, |call| pop(call, Items::pop_front)),
     Command::read("LPOS", -3, position),
-    Command::write("LPUSH", -3, |call| push(call, Items::push_front)),
+    Command::growing("LPUSH", -3, |call| push(call, Items::push_front)),
     Command::read("LRANGE", 4, items),
     Command::write("LREM", 4, remove),
-    Command::write("LSET", 4, set),
+    Command::growing("LSET", 4, set),
     Command::write("LTRIM", 4, trim),
     Command::write("RPOP", -2, |call| pop(call, Items::pop_back)),
-    Command::write("RPUSH", -3, |call| push(call, Items::push_back)),
+    Command::growing("RPUSH", -3, |call| push(call, Items::push_back)),
 ];
 
 impl Call<'_> {

@@ -42,6 +42,8 @@ pub(crate) struct Command {
     arity: i32,
     /// Whether it changes data.
     pub(crate) writes: bool,
+    /// Whether it may need memory.
+    pub(crate) grows: bool,
     keys: Keys,
     pub(crate) action: Action,
 }
@@ -72,7 +74,8 @@ pub(crate) enum Action {
 
 impl Command {
     const fn read(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
-        Self { name, arity, writes: false, keys: Keys::First, action: Action::Data(run) }
+        let action = Action::Data(run);
+        Self { name, arity, writes: false, grows: false, keys: Keys::First, action }
     }
 
     /// A read without a key.
@@ -81,11 +84,17 @@ impl Command {
     }
 
     const fn write(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
-        Self { name, arity, writes: true, keys: Keys::First, action: Action::Data(run) }
+        Self { writes: true, ..Self::read(name, arity, run) }
+    }
+
+    /// A write that a server without memory refuses.
+    const fn growing(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
+        Self { grows: true, ..Self::write(name, arity, run) }
     }
 
     const fn control(name: &'static str, arity: i32, run: fn(&mut Call<'_>) -> Outcome) -> Self {
-        Self { name, arity, writes: false, keys: Keys::None, action: Action::Control(run) }
+        let action = Action::Control(run);
+        Self { name, arity, writes: false, grows: false, keys: Keys::None, action }
     }
 
     const fn script(
@@ -93,7 +102,8 @@ impl Command {
         arity: i32,
         run: fn(&mut Scripts, &[Bytes]) -> Outcome,
     ) -> Self {
-        Self { name, arity, writes: false, keys: Keys::None, action: Action::Script(run) }
+        let action = Action::Script(run);
+        Self { name, arity, writes: false, grows: false, keys: Keys::None, action }
     }
 
     const fn with(self, keys: Keys) -> Self {

@@ -33,17 +33,19 @@ fn shut_down(call: &mut Call<'_>) -> Outcome {
     Ok(Reply::Sent)
 }
 
-/// The settings that never change: without a limit of memory and without persistence.
+/// The settings that never change: without eviction and without persistence.
 const FIXED: &[(&str, &str)] = &[
     ("appendfsync", "everysec"),
     ("appendonly", "no"),
     ("databases", "16"),
-    ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
     ("min-replicas-max-lag", "10"),
     ("save", ""),
     ("timeout", "0"),
 ];
+
+/// The only limit of memory in bytes that the server takes: it is always reached.
+const FULL: &str = "1";
 
 fn settings(call: &mut Call<'_>) -> Outcome {
     let patterns: Vec<Bytes> = call.args[2..].iter().map(|it| it.to_ascii_lowercase()).collect();
@@ -51,6 +53,7 @@ fn settings(call: &mut Call<'_>) -> Outcome {
     let is_node = if matches!(call.state.mode, Mode::Cluster(_)) { "yes" } else { "no" };
     let own = [
         ("cluster-enabled", is_node),
+        ("maxmemory", if call.state.is_full { FULL } else { "0" }),
         ("min-replicas-to-write", &*replicas),
         ("requirepass", &*call.state.password),
     ];
@@ -62,10 +65,11 @@ fn settings(call: &mut Call<'_>) -> Outcome {
 
 fn change_settings(call: &mut Call<'_>) -> Outcome {
     let (pairs, []) = call.args[2..].as_chunks::<2>() else { return Err(SYNTAX.to_owned()) };
-    let (mut password, mut min_replicas) = (None, None);
+    let (mut password, mut min_replicas, mut is_full) = (None, None, None);
     for [name, value] in pairs {
         let (name, value) = (upper(name).to_ascii_lowercase(), String::from_utf8_lossy(value));
         match &*name {
+            "maxmemory" if matches!(&*value, "0" | FULL) => is_full = Some(&*value == FULL),
             "requirepass" => password = Some(value.into_owned()),
             "min-replicas-to-write" => {
                 let problem = "argument couldn't be parsed into an integer";
@@ -83,6 +87,7 @@ fn change_settings(call: &mut Call<'_>) -> Outcome {
     let state = &mut *call.state;
     state.password = password.unwrap_or(std::mem::take(&mut state.password));
     state.min_replicas = min_replicas.unwrap_or(state.min_replicas);
+    state.is_full = is_full.unwrap_or(state.is_full);
     Ok(Reply::ok())
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 type Members = BTreeSet<Bytes>;
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::write("SADD", -3, |call| {
+    Command::growing("SADD", -3, |call| {
         let new = &call.args[2..];
         let insert = |members: &mut Members| {
             new.iter().filter(|member| members.insert(member.to_vec())).count()

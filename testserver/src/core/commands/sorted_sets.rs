@@ -8,12 +8,12 @@ use super::{Call, Command, Outcome, SYNTAX, float, range, refusal};
 const NOT_A_NUMBER: &str = "ERR resulting score is not a number (NaN)";
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::write("ZADD", -4, add),
+    Command::growing("ZADD", -4, add),
     Command::read("ZCARD", 2, |call| {
         Ok(Reply::count(call.ranked()?.map_or(0, |members| members.len())))
     }),
     Command::read("ZCOUNT", 4, count),
-    Command::write("ZINCRBY", 4, increase),
+    Command::growing("ZINCRBY", 4, increase),
     Command::read("ZMSCORE", -3, scores),
     Command::write("ZPOPMAX", -2, |call| pop(call, SortedSet::pop_last)),
     Command::write("ZPOPMIN", -2, |call| pop(call, SortedSet::pop_first)),

@@ -6,26 +6,26 @@ use super::keys::invalid_expiry;
 use super::{Call, Command, Keys, Outcome, SYNTAX, WRONG_TYPE, integer};
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::write("APPEND", 3, append),
-    Command::write("DECR", 2, |call| add(call, -1)),
-    Command::write("DECRBY", 3, |call| {
+    Command::growing("APPEND", 3, append),
+    Command::growing("DECR", 2, |call| add(call, -1)),
+    Command::growing("DECRBY", 3, |call| {
         let by = call.integer(2)?;
         add(call, by.checked_neg().ok_or("ERR decrement would overflow")?)
     }),
     Command::read("GET", 2, |call| Ok(Reply::bulk_or_nil(call.value(call.key())?.map(|it| &*it)))),
     Command::write("GETDEL", 2, get_and_delete),
-    Command::write("GETSET", 3, get_and_set),
-    Command::write("INCR", 2, |call| add(call, 1)),
-    Command::write("INCRBY", 3, |call| {
+    Command::growing("GETSET", 3, get_and_set),
+    Command::growing("INCR", 2, |call| add(call, 1)),
+    Command::growing("INCRBY", 3, |call| {
         let by = call.integer(2)?;
         add(call, by)
     }),
     Command::read("MGET", -2, get_many).with(Keys::All),
-    Command::write("MSET", -3, set_many).with(Keys::OfPairs),
-    Command::write("PSETEX", 4, |call| set_for(call, 1)),
-    Command::write("SET", -3, set),
-    Command::write("SETEX", 4, |call| set_for(call, 1000)),
-    Command::write("SETNX", 3, set_if_missing),
+    Command::growing("MSET", -3, set_many).with(Keys::OfPairs),
+    Command::growing("PSETEX", 4, |call| set_for(call, 1)),
+    Command::growing("SET", -3, set),
+    Command::growing("SETEX", 4, |call| set_for(call, 1000)),
+    Command::growing("SETNX", 3, set_if_missing),
     Command::read("STRLEN", 2, |call| {
         Ok(Reply::count(call.value::<Bytes>(call.key())?.map_or(0, |text| text.len())))
     }),
