@@ -21,6 +21,9 @@ const RECOVERY: Nanos = millis(2000);
 /// The number of cuts during a fault that cuts connections.
 const CUTS: usize = 12;
 
+/// The most slots that move during one fault.
+const MOVES: usize = 3;
+
 /// The longest delay of replies while connections are cut.
 const SLOW: Duration = Duration::from_millis(100);
 
@@ -148,7 +151,7 @@ impl<'a> Nemesis<'a> {
                 Impact::on_all_slots(Affected::Nobody, Effect::Delays)
             }
             Fault::MoveSlot => {
-                self.move_slot();
+                self.move_slots();
                 Impact::on_all_slots(Affected::All, Effect::Delays)
             }
         }
@@ -306,7 +309,13 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Moves the slot of a lock in use to another master.
+    /// Moves the slots of some locks in use to other masters, one after the other.
+    fn move_slots(&mut self) {
+        for _ in 0..self.rng.usize(1..=MOVES) {
+            self.move_slot();
+        }
+    }
+
     fn move_slot(&mut self) {
         let kind = *self.rng.choice(&self.plan.work.kinds).expect("there are some");
         // The first lock of a kind is always in use.
