@@ -191,7 +191,9 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
                 (Some((at, End::Unlocked)), None) => at,
                 // The permits of a killed process may not be given back after a failed request.
                 (Some((at, End::Dropped)), None) if kept < Nanos::MAX => {
-                    released(at).unwrap_or(at + bounds.response)
+                    let released = released(at).unwrap_or(at + bounds.response);
+                    // The release may not have been sent before the process was killed.
+                    killed.filter(|killed| *killed <= released).map_or(released, expired)
                 }
                 (Some((at, _)), _) => expired(at),
                 (None, _) => expired(killed.unwrap_or(Nanos::MAX)),
@@ -315,6 +317,8 @@ mod tests {
         let kill = |history: &mut History| history.workers[0].killed = Some(millis(150));
         assert_eq!(after(killed.clone(), 1150 + BOUND, kill), []);
         assert_eq!(after(killed, 1151 + BOUND, kill), [Promise::Wait]);
+        assert_eq!(after(dropped(), 1150 + BOUND, kill), [], "before the release was sent");
+        assert_eq!(after(dropped(), 1151 + BOUND, kill), [Promise::Wait]);
     }
 
     #[test]
