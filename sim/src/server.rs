@@ -25,6 +25,8 @@ struct Carried {
     connections: BTreeMap<u64, ConnectionId>,
     made: u64,
     outbox: Option<Outbox>,
+    /// The end of the first wait for replicas, when they were last asked.
+    asked_for: Option<i64>,
 }
 
 impl fmt::Debug for Carried {
@@ -34,10 +36,13 @@ impl fmt::Debug for Carried {
 }
 
 impl Carried {
-    fn pass_on(&mut self) {
+    /// Gives what the core has to the outbox. A request may have begun to wait for replicas.
+    fn pass_on(&mut self, is_request: bool) {
         let Some(outbox) = &self.outbox else { return };
         let (log, messages) = (self.core.take_log(), self.core.take_messages());
-        let wants_answer = self.core.next_deadline().is_some();
+        let waits = self.core.next_deadline();
+        let is_new = waits != std::mem::replace(&mut self.asked_for, waits);
+        let wants_answer = waits.is_some() && (is_request || is_new);
         if wants_answer || !log.is_empty() || !messages.is_empty() {
             outbox(Sent { log, messages, wants_answer });
         }
@@ -57,7 +62,7 @@ impl Service for Carried {
         if let Some(id) = self.connections.get(&connection) {
             self.core.receive(*id, bytes);
         }
-        self.pass_on();
+        self.pass_on(true);
     }
 
     fn take_output(&mut self, connection: u64) -> (Vec<u8>, bool) {
@@ -77,7 +82,7 @@ impl Service for Carried {
 
     fn tick(&mut self, now: i64) {
         self.core.set_clock(now);
-        self.pass_on();
+        self.pass_on(false);
     }
 }
 
@@ -92,7 +97,8 @@ pub struct Server {
 impl Server {
     /// Starts a server at this address.
     pub fn start(address: Address, core: Core) -> Server {
-        let carried = Carried { core, connections: BTreeMap::new(), made: 0, outbox: None };
+        let carried =
+            Carried { core, connections: BTreeMap::new(), made: 0, outbox: None, asked_for: None };
         let carried = Rc::new(RefCell::new(carried));
         let id = net::add_server(&address.to_string(), Rc::clone(&carried) as _);
         Server { id, address, carried }
@@ -112,7 +118,7 @@ impl Server {
         let mut carried = self.carried.borrow_mut();
         carried.core.set_clock(net::server_time(self.id));
         let result = act(&mut carried.core);
-        carried.pass_on();
+        carried.pass_on(false);
         drop(carried);
         net::touch(self.id);
         result
