@@ -20,6 +20,7 @@
 mod checks;
 #[path = "../../tests/history/controls.rs"]
 mod controls;
+mod deployment;
 #[path = "../../tests/history/fault.rs"]
 mod fault;
 mod find;
@@ -28,6 +29,7 @@ mod kind;
 #[path = "../../tests/history/left.rs"]
 mod left;
 mod nemesis;
+mod peers;
 #[path = "../../tests/history/plan.rs"]
 mod plan;
 mod plans;

@@ -1,10 +1,12 @@
 //! Injects the faults of a plan, at moments that follow from the seed.
 
 use crate::checks::{ALL_SLOTS, Affected, Disturbance, Effect, Slots};
+use crate::deployment::Deployment;
 use crate::fault::{Fault, STEP};
 use crate::plan::{Layout, Plan};
 use crate::record::millis;
 use crate::server::Server;
+use crate::slots::slot;
 use crate::system::{Nanos, now, thread};
 use crate::workers::Workers;
 use leasehold_testserver::core::Data;
@@ -19,22 +21,21 @@ const RECOVERY: Nanos = millis(2000);
 /// The number of cuts during a fault that cuts connections.
 const CUTS: usize = 12;
 
+/// The most slots that move during one fault.
+const MOVES: usize = 3;
+
 /// The longest delay of replies while connections are cut.
 const SLOW: Duration = Duration::from_millis(100);
-
-const BOTH: [Direction; 2] = [Direction::Requests, Direction::Replies];
 
 /// Injects the faults of a plan.
 pub struct Nemesis<'a> {
     plan: &'a Plan,
-    servers: &'a [Server],
+    deployment: &'a Deployment,
     rng: fastrand::Rng,
     /// The faults that come before any fault is repeated.
     pending: Vec<Fault>,
     /// How often all faults were shuffled into `pending`.
     rounds: usize,
-    /// The killed servers, and what they will have after their start.
-    down: Vec<(usize, Data)>,
     pub disturbances: Vec<Disturbance>,
 }
 
@@ -52,10 +53,10 @@ impl Impact {
 }
 
 impl<'a> Nemesis<'a> {
-    pub fn new(plan: &'a Plan, servers: &'a [Server]) -> Nemesis<'a> {
+    pub fn new(plan: &'a Plan, deployment: &'a Deployment) -> Nemesis<'a> {
         let rng = fastrand::Rng::with_seed(plan.seed);
-        let (pending, down, disturbances) = (Vec::new(), Vec::new(), Vec::new());
-        Nemesis { plan, servers, rng, pending, rounds: 0, down, disturbances }
+        let (pending, disturbances) = (Vec::new(), Vec::new());
+        Nemesis { plan, deployment, rng, pending, rounds: 0, disturbances }
     }
 
     /// Whether every fault was injected once.
@@ -124,7 +125,7 @@ impl<'a> Nemesis<'a> {
             | Fault::LateRequests
             | Fault::LateReplies => {
                 let worker = self.rng.usize(..workers.len());
-                begin_on_worker(fault, worker, workers)
+                self.begin_on_worker(fault, worker, workers)
             }
             Fault::CutOffSubscribers
             | Fault::KillConnections
@@ -142,64 +143,90 @@ impl<'a> Nemesis<'a> {
             | Fault::KillServers
             | Fault::EmptyServer
             | Fault::MoveClock => Impact::on_all_slots(Affected::All, self.begin_on_servers(fault)),
-            Fault::FailOver
-            | Fault::KillMaster
-            | Fault::StopMaster
-            | Fault::CutOffMaster
-            | Fault::StopReplica
-            | Fault::KillReplica
-            | Fault::StopSentinel
-            | Fault::KillSentinel
-            | Fault::MoveSlot => unreachable!("no plan of the simulation has {fault:?}"),
+            Fault::FailOver | Fault::KillMaster | Fault::StopMaster | Fault::CutOffMaster => {
+                self.begin_on_master(fault, workers)
+            }
+            Fault::StopReplica | Fault::KillReplica | Fault::StopSentinel | Fault::KillSentinel => {
+                self.begin_on_bystander(fault);
+                Impact::on_all_slots(Affected::Nobody, Effect::Delays)
+            }
+            Fault::MoveSlot => {
+                self.move_slots();
+                Impact::on_all_slots(Affected::All, Effect::Delays)
+            }
         }
+    }
+
+    /// Returns the connections of all workers to each server with data.
+    fn fronts(&self) -> impl Iterator<Item = Whose> {
+        let servers = self.deployment.servers().into_iter();
+        servers.map(|server| Whose { server: Some(server.id), ..Whose::default() })
     }
 
     /// Begins a fault that excuses no delay.
     fn begin_without_delay(&mut self, fault: Fault) {
-        let subscribers = |is| Whose { subscribers: Some(is), ..Whose::default() };
-        match fault {
-            Fault::CutOffSubscribers => {
-                BOTH.into_iter()
-                    .for_each(|direction| net::set_flow(subscribers(true), direction, Flow::Hold));
+        for server in self.deployment.serving() {
+            let subscribers =
+                |is| Whose { server: Some(server.id), subscribers: Some(is), ..Whose::default() };
+            match fault {
+                Fault::CutOffSubscribers => set_both(subscribers(true), Flow::Hold),
+                // Only once: a request may fail if its connection is killed twice.
+                Fault::KillConnections => net::reset(subscribers(false)),
+                Fault::KillSubscribers => {
+                    for _ in 0..CUTS {
+                        net::reset(subscribers(true));
+                        self.pause(0..50);
+                    }
+                }
+                _ => drop(server.ask(&["SCRIPT", "FLUSH"])),
             }
-            // Only once: a request may fail if its connection is killed twice.
-            Fault::KillConnections => net::reset(subscribers(false)),
-            Fault::KillSubscribers => {
-                for _ in 0..CUTS {
-                    net::reset(subscribers(true));
-                    self.pause(0..50);
+        }
+    }
+
+    fn begin_on_worker(&self, fault: Fault, worker: usize, workers: &mut Workers<'_>) -> Impact {
+        let process = workers.process(worker);
+        let index = workers.index(worker);
+        match fault {
+            Fault::KillWorker => workers.kill(worker),
+            Fault::StopWorker => workers.stop(worker),
+            Fault::CutOffWorker => set_both(Whose::of(process), Flow::Hold),
+            late => {
+                let requests = late == Fault::LateRequests;
+                let direction = if requests { Direction::Requests } else { Direction::Replies };
+                for whose in self.fronts() {
+                    net::set_flow(Whose { process: Some(process), ..whose }, direction, Flow::Hold);
                 }
             }
-            _ => self.servers.iter().for_each(|server| drop(server.ask(&["SCRIPT", "FLUSH"]))),
         }
+        Impact::on_all_slots(Affected::Worker(index), Effect::Delays)
     }
 
     /// Begins a fault between workers and servers.
     fn begin_on_connections(&mut self, fault: Fault, workers: &Workers<'_>) {
         let delay = Duration::from_millis(self.rng.u64(20..900));
         match fault {
-            Fault::HalfOpen => {
-                BOTH.into_iter().for_each(|direction| {
-                    net::set_flow(Whose::default(), direction, Flow::Swallow)
-                });
-            }
+            Fault::HalfOpen => self.fronts().for_each(|whose| set_both(whose, Flow::Swallow)),
             // Half of the workers: the others get their replies in time.
             Fault::DelayReplies => {
                 for worker in 0..workers.len().div_ceil(2) {
-                    let whose = Whose::of(workers.process(worker));
-                    net::set_delay(whose, Direction::Replies, delay);
+                    let process = Some(workers.process(worker));
+                    self.fronts().for_each(|whose| {
+                        net::set_delay(Whose { process, ..whose }, Direction::Replies, delay);
+                    });
                 }
             }
             _ => {
                 let replies = fault == Fault::CutReplies;
                 let direction = if replies { Direction::Replies } else { Direction::Requests };
                 // Delayed replies increase the time between a request and its repetition.
-                net::set_delay(Whose::default(), Direction::Replies, delay.min(SLOW));
+                self.fronts().for_each(|whose| {
+                    net::set_delay(whose, Direction::Replies, delay.min(SLOW));
+                });
                 for _ in 0..CUTS {
                     // In the next message, or in one of the following.
                     let most = *self.rng.choice(&[8, 200]).expect("two");
                     let cut = Flow::CutAfter(self.rng.usize(0..most));
-                    net::set_flow(Whose::default(), direction, cut);
+                    self.fronts().for_each(|whose| net::set_flow(whose, direction, cut));
                     self.pause(0..100);
                 }
             }
@@ -207,20 +234,18 @@ impl<'a> Nemesis<'a> {
     }
 
     fn begin_on_servers(&mut self, fault: Fault) -> Effect {
-        let mut order: Vec<usize> = (0..self.servers.len()).collect();
+        let servers = self.deployment.servers();
+        let mut order: Vec<usize> = (0..servers.len()).collect();
         self.rng.shuffle(&mut order);
         // A minority, a majority or all of them.
-        order.truncate(self.rng.usize(1..=self.servers.len()));
+        order.truncate(self.rng.usize(1..=servers.len()));
         for at in order {
-            let server = &self.servers[at];
+            let server = &servers[at];
             match fault {
                 Fault::FullServer => limit_memory(server, "1"),
-                Fault::StopServers => net::pause_server(server.id),
-                Fault::KillServers | Fault::EmptyServer => {
-                    let is_lost = fault == Fault::EmptyServer;
-                    server.kill();
-                    self.down.push((at, if is_lost { Data::Lost } else { Data::Kept }));
-                }
+                Fault::StopServers => self.deployment.pause(at),
+                Fault::KillServers => self.deployment.kill(at, Data::Kept),
+                Fault::EmptyServer => self.deployment.kill(at, Data::Lost),
                 _ => {
                     let step = i64::try_from(STEP * 1_000).expect("a few seconds");
                     let step = if self.rng.bool() { step } else { -step };
@@ -235,22 +260,88 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Ends all faults. Blocks until all workers work again.
+    fn begin_on_master(&mut self, fault: Fault, workers: &Workers<'_>) -> Impact {
+        let master = *self.rng.choice(&self.deployment.masters()).expect("there is a master");
+        let slots = self.deployment.slots_of(master);
+        let mut effect = Effect::LosesHolds;
+        match fault {
+            Fault::FailOver => effect = self.deployment.fail_over(master),
+            // Servers with replicas keep nothing on disk.
+            Fault::KillMaster => self.deployment.kill(master, Data::Lost),
+            Fault::StopMaster => self.deployment.pause(master),
+            _ => self.cut_off_with_a_minority(master, workers),
+        }
+        if fault != Fault::FailOver {
+            self.deployment.replace(master);
+        }
+        Impact { affected: Affected::All, effect, slots }
+    }
+
+    /// Separates the master, one sentinel and one worker from all others.
+    fn cut_off_with_a_minority(&mut self, master: usize, workers: &Workers<'_>) {
+        let sentinels = self.deployment.sentinels();
+        let minority: Vec<_> =
+            [Some(master), sentinels.clone().next()].into_iter().flatten().collect();
+        self.deployment.cut_off(&minority);
+        let chosen = self.rng.usize(..workers.len());
+        let servers = self.deployment.servers().len();
+        for worker in 0..workers.len() {
+            for place in (0..servers).chain(sentinels.clone()) {
+                if minority.contains(&place) != (worker == chosen) {
+                    let server = Some(self.deployment.server(place).id);
+                    let process = Some(workers.process(worker));
+                    set_both(Whose { process, server, subscribers: None }, Flow::Hold);
+                }
+            }
+        }
+    }
+
+    fn begin_on_bystander(&mut self, fault: Fault) {
+        let is_sentinel = matches!(fault, Fault::StopSentinel | Fault::KillSentinel);
+        let bystanders = match is_sentinel {
+            true => self.deployment.sentinels().collect(),
+            false => self.deployment.replicas(),
+        };
+        let one = *self.rng.choice(&bystanders).expect("there are some");
+        match fault {
+            Fault::StopReplica | Fault::StopSentinel => self.deployment.pause(one),
+            _ => self.deployment.kill(one, Data::Lost),
+        }
+    }
+
+    /// Moves the slots of some locks in use to other masters, one after the other.
+    fn move_slots(&mut self) {
+        for _ in 0..self.rng.usize(1..=MOVES) {
+            self.move_slot();
+        }
+    }
+
+    fn move_slot(&mut self) {
+        let kind = *self.rng.choice(&self.plan.work.kinds).expect("there are some");
+        // The first lock of a kind is always in use.
+        let slot = slot(&kind.lock(0));
+        let mut others = self.deployment.masters();
+        let owner = self.deployment.owner_of(slot);
+        others.retain(|place| *place != owner);
+        let to = *self.rng.choice(&others).expect("there are others");
+        self.deployment.move_slot(slot, to, || self.pause(0..500));
+    }
+
+    /// Ends all faults. Blocks until all servers and workers work again.
     fn end(&mut self, workers: &mut Workers<'_>, was_half_open: bool) {
         if was_half_open {
             // After lost bytes, the rest of the stream cannot be read.
-            net::reset(Whose::default());
+            self.fronts().for_each(net::reset);
         }
         net::heal();
-        for (at, data) in std::mem::take(&mut self.down) {
-            self.servers[at].restart(data);
-        }
-        for server in self.servers {
-            net::resume_server(server.id);
+        self.deployment.heal();
+        for server in self.deployment.servers() {
             if self.plan.faults.contains(&Fault::MoveClock) {
                 net::set_clock_offset(server.id, 0);
             }
-            limit_memory(server, "0");
+            if self.plan.faults.contains(&Fault::FullServer) {
+                limit_memory(&server, "0");
+            }
         }
         workers.heal();
     }
@@ -261,17 +352,9 @@ fn limit_memory(server: &Server, bytes: &str) {
     server.ask(&["CONFIG", "SET", "maxmemory", bytes]);
 }
 
-fn begin_on_worker(fault: Fault, worker: usize, workers: &mut Workers<'_>) -> Impact {
-    let whose = Whose::of(workers.process(worker));
-    let index = workers.index(worker);
-    match fault {
-        Fault::KillWorker => workers.kill(worker),
-        Fault::StopWorker => workers.stop(worker),
-        Fault::CutOffWorker => {
-            BOTH.into_iter().for_each(|direction| net::set_flow(whose, direction, Flow::Hold));
-        }
-        Fault::LateRequests => net::set_flow(whose, Direction::Requests, Flow::Hold),
-        _ => net::set_flow(whose, Direction::Replies, Flow::Hold),
+/// Sets the flow of both directions.
+fn set_both(whose: Whose, flow: Flow) {
+    for direction in [Direction::Requests, Direction::Replies] {
+        net::set_flow(whose, direction, flow);
     }
-    Impact::on_all_slots(Affected::Worker(index), Effect::Delays)
 }

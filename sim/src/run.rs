@@ -1,9 +1,10 @@
 //! A run from its start to its report.
 
 use crate::checks::{Bounds, History, Promise};
+use crate::deployment::Deployment;
 use crate::left;
 use crate::nemesis::Nemesis;
-use crate::plan::{Layout, Plan};
+use crate::plan::Plan;
 use crate::program::{Arguments, acquire_all_once};
 use crate::record::millis;
 use crate::report::Report;
@@ -76,33 +77,25 @@ pub fn run(plan: &Plan, is_traced: bool) -> Run {
 
 /// Runs a plan inside of a simulated world.
 fn judge(plan: &Plan) -> Report {
-    let count = match plan.layout {
-        Layout::Five => 5,
-        Layout::One => 1,
-        Layout::Sentinel | Layout::Cluster => unreachable!("a layout without simulated servers"),
-    };
-    let servers: Vec<Server> = (1..=count).map(|at| Server::start(at, plan.seed)).collect();
-    let address = |arguments: &mut Arguments| {
-        "single".clone_into(&mut arguments.topology);
-        arguments.urls = servers.iter().map(|server| server.url.clone()).collect();
-    };
+    let deployment = Deployment::start(plan);
+    let address = |arguments: &mut Arguments| deployment.add_addresses(arguments);
     let mut workers = Workers::start(plan, &address);
-    let mut nemesis = Nemesis::new(plan, &servers);
+    let mut nemesis = Nemesis::new(plan, &deployment);
     let end = now() + plan.span.as_nanos() as Nanos;
     while now() < end || !nemesis.has_injected_all() {
         nemesis.inject(&mut workers);
     }
     nemesis.rest();
     workers.stop_work();
-    let mut left = left_by_idle_workers(plan, &servers);
-    let counts = counts(&servers);
+    let mut left = left_by_idle_workers(plan, &deployment.serving());
+    let counts = counts(&deployment.serving());
     let bounds = Bounds { drift: DRIFT, ..Bounds::of(plan, SLACK) };
     let mut history =
         History { disturbances: nemesis.disturbances, bounds, counts, ..History::default() };
     workers.finish().for_each(|(worker, records)| history.add(worker, records));
     left.append(&mut workers.leftovers);
     if left.is_empty() {
-        left = left_by_ended_workers(plan, &servers, &address);
+        left = left_by_ended_workers(plan, &deployment.serving(), &address);
     }
     let mut report = Report::of(plan, &history, store::take_accounts(), &left);
     let panics = watch::take_panics();

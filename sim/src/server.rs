@@ -1,17 +1,52 @@
 //! A server of the simulation: the core of the test server on the simulated network.
 
-use leasehold_testserver::core::{ConnectionId, Core, Data};
+use leasehold_testserver::core::{Address, ConnectionId, Core, Data, LogEntry, Message};
 use simulated::net::{self, ServerId, Service};
-use std::cell::{RefCell, RefMut};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
-/// A server in the process, as the network sees it.
+/// What a server has for other servers.
 #[derive(Debug)]
+pub struct Sent {
+    pub log: Vec<LogEntry>,
+    pub messages: Vec<Message>,
+    /// Whether a connection waits for replicas.
+    pub wants_answer: bool,
+}
+
+/// Takes what a server has for other servers. Must not use the server itself.
+type Outbox = Box<dyn Fn(Sent)>;
+
+/// A server in the process, as the network sees it.
 struct Carried {
     core: Core,
     connections: BTreeMap<u64, ConnectionId>,
     made: u64,
+    outbox: Option<Outbox>,
+    /// The end of the first wait for replicas, when they were last asked.
+    asked_for: Option<i64>,
+}
+
+impl fmt::Debug for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Carried").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+impl Carried {
+    /// Gives what the core has to the outbox. A request may have begun to wait for replicas.
+    fn pass_on(&mut self, is_request: bool) {
+        let Some(outbox) = &self.outbox else { return };
+        let (log, messages) = (self.core.take_log(), self.core.take_messages());
+        let waits = self.core.next_deadline();
+        let is_new = waits != std::mem::replace(&mut self.asked_for, waits);
+        let wants_answer = waits.is_some() && (is_request || is_new);
+        if wants_answer || !log.is_empty() || !messages.is_empty() {
+            outbox(Sent { log, messages, wants_answer });
+        }
+    }
 }
 
 impl Service for Carried {
@@ -27,6 +62,7 @@ impl Service for Carried {
         if let Some(id) = self.connections.get(&connection) {
             self.core.receive(*id, bytes);
         }
+        self.pass_on(true);
     }
 
     fn take_output(&mut self, connection: u64) -> (Vec<u8>, bool) {
@@ -39,32 +75,53 @@ impl Service for Carried {
             self.core.disconnect(id);
         }
     }
+
+    fn due(&self) -> Option<i64> {
+        self.core.next_deadline()
+    }
+
+    fn tick(&mut self, now: i64) {
+        self.core.set_clock(now);
+        self.pass_on(false);
+    }
 }
 
 /// A server as the run sees it.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub id: ServerId,
-    pub url: String,
+    pub address: Address,
     carried: Rc<RefCell<Carried>>,
 }
 
 impl Server {
-    /// Starts a server with this number.
-    pub fn start(number: u64, seed: u64) -> Server {
-        let address = format!("10.0.0.{number}:6379");
-        let core = Core::new(seed.wrapping_add(number));
-        let carried = Carried { core, connections: BTreeMap::new(), made: 0 };
+    /// Starts a server at this address.
+    pub fn start(address: Address, core: Core) -> Server {
+        let carried =
+            Carried { core, connections: BTreeMap::new(), made: 0, outbox: None, asked_for: None };
         let carried = Rc::new(RefCell::new(carried));
-        let id = net::add_server(&address, Rc::clone(&carried) as _);
-        Server { id, url: format!("redis://{address}"), carried }
+        let id = net::add_server(&address.to_string(), Rc::clone(&carried) as _);
+        Server { id, address, carried }
     }
 
-    /// Returns the server's core, with its clock set.
-    pub fn core(&self) -> RefMut<'_, Core> {
-        let mut core = RefMut::map(self.carried.borrow_mut(), |carried| &mut carried.core);
-        core.set_clock(net::server_time(self.id));
-        core
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Gives what the server has for other servers to `outbox` from now on.
+    pub fn set_outbox(&self, outbox: impl Fn(Sent) + 'static) {
+        self.carried.borrow_mut().outbox = Some(Box::new(outbox));
+    }
+
+    /// Changes or reads the core, and sends what it then has for clients and other servers.
+    pub fn with_core<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
+        let mut carried = self.carried.borrow_mut();
+        carried.core.set_clock(net::server_time(self.id));
+        let result = act(&mut carried.core);
+        carried.pass_on(false);
+        drop(carried);
+        net::touch(self.id);
+        result
     }
 
     /// Kills the server.
@@ -74,7 +131,7 @@ impl Server {
 
     /// Starts the killed server again.
     pub fn restart(&self, data: Data) {
-        self.core().restart(data);
+        self.with_core(|core| core.restart(data));
         net::start_server(self.id);
     }
 
@@ -84,19 +141,19 @@ impl Server {
         for word in words {
             request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
         }
-        let mut core = self.core();
-        let connection = core.connect();
-        core.receive(connection, request.as_bytes());
-        let (reply, _) = core.take_output(connection);
-        core.disconnect(connection);
-        drop(core);
-        net::touch(self.id);
+        let reply = self.with_core(|core| {
+            let connection = core.connect();
+            core.receive(connection, request.as_bytes());
+            let (reply, _) = core.take_output(connection);
+            core.disconnect(connection);
+            reply
+        });
         bulk_strings(&String::from_utf8_lossy(&reply))
     }
 
     /// Returns the keys but those of the records of clients, in order.
     pub fn keys(&self) -> Vec<String> {
-        let keys = self.core().keys();
+        let keys = self.with_core(Core::keys);
         let mut keys: Vec<_> =
             keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
         keys.retain(|key| !key.starts_with("leasehold_client:"));

@@ -123,7 +123,10 @@ impl<'a> Latch<'a> {
     fn contradiction(&self, attempt: &Attempt) -> Option<Violation> {
         let from = attempt.asked;
         let is_early = shown_open(attempt).is_some_and(|to| self.is_closed(from, to));
-        let is_open = |to| self.open_since(to).is_some_and(|since| since <= from);
+        let is_open = |to| {
+            self.open_since(to).is_some_and(|since| since <= from)
+                && !self.may_be_unanswered(attempt, to)
+        };
         let is_closed_late = shown_closed(attempt).is_some_and(is_open);
         let text = match (is_early, is_closed_late) {
             (true, _) => "open before its last count-down",
@@ -131,6 +134,12 @@ impl<'a> Latch<'a> {
             _ => return None,
         };
         Some(Promise::Counts.violation(format!("a latch is {text}: {attempt}")))
+    }
+
+    /// Returns whether a call may have ended at this moment without a reply: by its cancellation.
+    fn may_be_unanswered(&self, attempt: &Attempt, to: Nanos) -> bool {
+        let mut disturbed = self.history.disturbances_of(attempt.worker, attempt.asked, to);
+        attempt.request.cancelled && disturbed.next().is_some()
     }
 
     /// Returns the longest undisturbed wait after the end of a round of this call; `None` if the
@@ -295,6 +304,20 @@ mod tests {
         assert_eq!(waits(Affected::Worker(1), 400 + BOUND), []);
         assert_eq!(waits(Affected::Worker(1), 401 + BOUND), [Promise::Wait]);
         assert_eq!(waits(Affected::Worker(0), 31 + BOUND), [Promise::Wait]);
+    }
+
+    #[test]
+    fn a_cancelled_wait_may_end_without_a_reply() {
+        let with = |cancelled, affected| {
+            let mut wait = call(Verb::Acquire, 20, Outcome::Refused(millis(30)));
+            wait.request.cancelled = cancelled;
+            let mut history = latch(0, vec![wait]);
+            history.disturbances.push(disturbance(15, 40, affected, Effect::Delays));
+            violated(&history)
+        };
+        assert_eq!(with(true, Affected::Worker(0)), []);
+        assert_eq!(with(true, Affected::Worker(1)), [Promise::Counts]);
+        assert_eq!(with(false, Affected::Worker(0)), [Promise::Counts]);
     }
 
     #[test]

@@ -391,6 +391,12 @@ impl History {
         losses.any(|d| d.covers(lock) && d.from <= to && from <= d.until)
     }
 
+    /// Returns whether a reply at this moment may be that of a master that has been replaced.
+    fn may_be_outdated(&self, lock: &str, at: Nanos) -> bool {
+        let mut losses = self.disturbances.iter().filter(|d| d.effect == Effect::LosesHolds);
+        losses.any(|d| d.covers(lock) && d.from <= at && at <= d.felt_until)
+    }
+
     /// Returns the number of calls that set the count of a latch, and so began a round.
     pub fn rounds(&self) -> usize {
         let sets = self.attempts.iter().filter(|attempt| attempt.request.verb == Verb::SetCount);

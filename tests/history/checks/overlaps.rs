@@ -38,7 +38,10 @@ fn overlap(history: &History, earlier: Held<'_>, later: Held<'_>) -> Option<Viol
     if !history.may_have_lost(earlier.0, begun) {
         return Some(Promise::Exclusion.violation(text));
     }
-    let late = earlier.1.valid_to > report_due(history, earlier.0, begun);
+    let is_late = |held: Held<'_>| held.1.valid_to > report_due(history, held.0, begun);
+    // A replaced master grants until it learns of that: then the later hold is the lost one.
+    let late = is_late(earlier)
+        && (is_late(later) || !history.may_be_outdated(&later.0.request.lock, begun));
     late.then(|| Promise::LossReport.violation(format!("too late, {text}")))
 }
 
@@ -94,6 +97,18 @@ mod tests {
         assert_eq!(violated(&inside), [Promise::Exclusion, Promise::Exclusion]);
         let stopped = history(vec![held(0, 0, 10, 90), held(1, 0, 20, 20)]);
         assert_eq!(violated(&stopped), [], "the holder found its hold over at once");
+    }
+
+    #[test]
+    fn a_hold_of_a_replaced_master_is_the_lost_one() {
+        let with = |granted, later_end| {
+            let mut history = history(vec![held(0, 0, 10, 2000), held(1, 0, granted, later_end)]);
+            history.disturbances.push(disturbance(100, 150, Affected::All, Effect::LosesHolds));
+            violated(&history)
+        };
+        assert_eq!(with(140, 145), []);
+        assert_eq!(with(140, 1000), [Promise::LossReport], "both go on");
+        assert_eq!(with(900, 910), [Promise::LossReport], "no master is outdated any more");
     }
 
     #[test]

@@ -167,8 +167,17 @@ pub(super) fn over(history: &History, attempt: &Attempt) -> Nanos {
 fn released(history: &History, attempt: &Attempt, hold: &Hold) -> Option<(Nanos, End)> {
     let killed = history.workers[attempt.worker].killed;
     hold.ended.filter(|(at, how)| {
-        *how != End::Dropped || killed.is_none_or(|killed| at + history.bounds.response < killed)
+        *how != End::Dropped || killed.is_none_or(|killed| done(history, attempt, *at) < killed)
     })
+}
+
+/// Returns the moment at which a background request of a call has been done that began before this
+/// moment.
+fn done(history: &History, attempt: &Attempt, at: Nanos) -> Nanos {
+    let Bounds { response, slack, .. } = history.bounds;
+    let disturbed = history.disturbances_of(attempt.worker, attempt.asked, at);
+    let end = disturbed.map(|d| d.felt_until.max(at) + slack).max();
+    end.unwrap_or(at) + response
 }
 
 fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
@@ -200,9 +209,7 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
             let mut to = match (released(history, attempt, hold), hold.lost) {
                 (Some((at, End::Unlocked)), None) => at,
                 // The permits of a killed process may not be given back after a failed request.
-                (Some((at, End::Dropped)), None) if kept < Nanos::MAX => {
-                    confirmed(at).unwrap_or(at + bounds.response)
-                }
+                (Some((at, End::Dropped)), None) if kept < Nanos::MAX => done(history, attempt, at),
                 (Some((at, _)), _) => expired(at),
                 (None, _) => expired(killed.unwrap_or(Nanos::MAX)),
             };

@@ -155,7 +155,13 @@ impl ClusterMap {
         self.node(id)?.master.map(|place| &self.nodes[place])
     }
 
-    fn owner_id(&self, slot: u16) -> Option<&str> {
+    /// Returns the id of the node that serves a slot.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such slot.
+    #[must_use]
+    pub fn owner_id(&self, slot: u16) -> Option<&str> {
         self.owner(slot).map(|node| &*node.id)
     }
 
