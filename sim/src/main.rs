@@ -26,6 +26,7 @@ mod fault;
 mod find;
 #[path = "../../tests/history/kind.rs"]
 mod kind;
+mod leases;
 #[path = "../../tests/history/left.rs"]
 mod left;
 mod nemesis;

@@ -2,6 +2,7 @@
 
 use crate::checks::{Bounds, History, Promise};
 use crate::deployment::Deployment;
+use crate::leases;
 use crate::left;
 use crate::nemesis::Nemesis;
 use crate::plan::Plan;
@@ -79,6 +80,7 @@ pub fn run(plan: &Plan, is_traced: bool) -> Run {
 fn judge(plan: &Plan) -> Report {
     let deployment = Deployment::start(plan);
     let address = |arguments: &mut Arguments| deployment.add_addresses(arguments);
+    leases::watch(&deployment, plan.layout);
     let mut workers = Workers::start(plan, &address);
     let mut nemesis = Nemesis::new(plan, &deployment);
     let end = now() + plan.span.as_nanos() as Nanos;
@@ -98,6 +100,7 @@ fn judge(plan: &Plan) -> Report {
         left = left_by_ended_workers(plan, &deployment.serving(), &address);
     }
     let mut report = Report::of(plan, &history, store::take_accounts(), &left);
+    report.violations.extend(leases::violations(&history));
     let panics = watch::take_panics();
     report.violations.extend(panics.iter().map(|text| Promise::Answer.violation(text)));
     report

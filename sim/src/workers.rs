@@ -1,6 +1,7 @@
 //! The worker processes of a run.
 
 use crate::checks::Worker;
+use crate::leases;
 use crate::plan::Plan;
 use crate::program::{self, Arguments};
 use crate::record::Record;
@@ -111,7 +112,7 @@ impl<'a> Workers<'a> {
         let id = world::start_process(drift);
         let signals = Arc::<Signals>::default();
         let seen = Arc::clone(&signals);
-        drop(world::spawn_in(id, "main", move || run(&arguments, &seen)));
+        drop(world::spawn_in(id, "main", move || run(index, &arguments, &seen)));
         Process { id, index, lease, is_stopped: false, killed: None, signals }
     }
 
@@ -177,10 +178,11 @@ impl<'a> Workers<'a> {
 }
 
 /// Runs a worker until it shall end.
-fn run(arguments: &Arguments, signals: &Signals) {
+fn run(index: usize, arguments: &Arguments, signals: &Signals) {
     let clients = arguments.clients();
     signals.is_ready.store(true, Ordering::SeqCst);
     let sink = |record: &Record| {
+        leases::note(index, record);
         world::note(|| format!("{} {}", world::current_process(), record.line()));
         signals.records.lock().expect("no panic").push(record.clone());
     };

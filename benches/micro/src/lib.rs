@@ -27,6 +27,7 @@ mod private {
     pub(crate) mod util {
         pub(crate) mod clock;
         pub(crate) mod platform;
+        pub(crate) mod system;
         pub(crate) mod wheel;
     }
 }

@@ -195,6 +195,8 @@ pub enum Promise {
     Tokens,
     /// No two valid holds overlap. Those of a semaphore never have more permits than its capacity.
     Exclusion,
+    /// A guard is valid only while its servers keep a lease. The simulation looks at them.
+    Lease,
     /// A holder learns of its loss in time.
     LossReport,
     /// A waiter gets a free lock in time.
@@ -385,7 +387,7 @@ impl History {
 
     /// Returns whether servers may have lost their data of a lock, or their clocks stepped, between
     /// two moments.
-    fn may_have_lost_between(&self, lock: &str, from: Nanos, to: Nanos) -> bool {
+    pub fn may_have_lost_between(&self, lock: &str, from: Nanos, to: Nanos) -> bool {
         let loses = |d: &&Disturbance| d.effect != Effect::Delays;
         let mut losses = self.disturbances.iter().filter(loses);
         losses.any(|d| d.covers(lock) && d.from <= to && from <= d.until)
