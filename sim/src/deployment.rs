@@ -334,7 +334,8 @@ impl Deployment {
         });
     }
 
-    /// Moves a slot to another master of a cluster. `pause` is called between the steps.
+    /// Moves a slot to another master of a cluster. Blocks until all nodes know of it. `pause` is
+    /// called between the steps.
     pub fn move_slot(&self, slot: u16, to: usize, mut pause: impl FnMut()) {
         let (source, target) = (self.server(self.owner_of(slot)), self.server(to));
         world::note_fault(|| format!("the slot {slot} moves to server {to}"));
@@ -359,6 +360,7 @@ impl Deployment {
         }
         self.learn(to);
         self.spread();
+        self.settle();
     }
 
     /// Ends all faults. Blocks until all servers work again.

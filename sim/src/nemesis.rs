@@ -92,8 +92,9 @@ impl<'a> Nemesis<'a> {
             let of = Disturbance { name, from, until, felt_until, affected, effect, slots };
             self.disturbances.push(of);
         }
-        if fault == Fault::MoveClock {
-            // Tokens may be ahead of the clock for this long. A lost counter would repeat them.
+        if matches!(fault, Fault::EmptyServer | Fault::MoveClock) {
+            // Tokens may be ahead of the clock for this long. A lost counter would repeat them, and
+            // so would a clock that steps back after the loss.
             self.pause(STEP..STEP + 1);
         }
     }

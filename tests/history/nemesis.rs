@@ -152,8 +152,9 @@ impl<'a> Nemesis<'a> {
         for (fault, impact) in begun {
             self.record(format!("{fault:?}"), [from, until], impact);
         }
-        if fault == Fault::MoveClock {
-            // Tokens may be ahead of the clock for this long. A lost counter would repeat them.
+        if matches!(fault, Fault::EmptyServer | Fault::MoveClock) {
+            // Tokens may be ahead of the clock for this long. A lost counter would repeat them, and
+            // so would a clock that steps back after the loss.
             self.pause(STEP..STEP + 1);
         }
     }

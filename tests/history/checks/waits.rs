@@ -228,9 +228,12 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     Some(Span { from, to, attempt })
 }
 
-/// Returns the gap of an attempt; `None` if its end is not known.
+/// Returns the gap of an attempt; `None` if its end is not known, or if permits may be missing.
 fn gap(history: &History, attempt: &Attempt, spans: &Spans<'_>) -> Option<Nanos> {
     let (from, end) = (attempt.asked, end(history, attempt)?);
+    if lacks_permits(history, attempt, end) {
+        return None;
+    }
     let held = spans.of_others(attempt, from, end);
     let held: Vec<_> = match attempt.request.capacity() {
         1 => held.map(|span| (span.from, span.to)).collect(),
@@ -241,6 +244,13 @@ fn gap(history: &History, attempt: &Attempt, spans: &Spans<'_>) -> Option<Nanos>
     let disturbed = history.disturbances_of(attempt.worker, from.saturating_sub(pause), end);
     let disturbed = disturbed.map(|d| (d.from, d.felt_until + pause));
     Some(longest_gap(from, end, held.into_iter().chain(disturbed).collect()))
+}
+
+/// Returns whether a fault may have lost the return of permits that nobody holds any more.
+fn lacks_permits(history: &History, attempt: &Attempt, to: Nanos) -> bool {
+    let (request, free) = (&attempt.request, history.counts.get(&attempt.request.lock));
+    let is_short = free.is_some_and(|free| *free < i64::from(request.capacity()));
+    request.is_counted() && is_short && history.may_have_lost_count(&request.lock, to)
 }
 
 /// Returns the end of the wait; `None` if it is not known.
