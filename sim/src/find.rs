@@ -33,6 +33,7 @@ pub fn plan(fault: &str, seed: u64) -> Plan {
 ///
 /// The caller names the fault in `LEASEHOLD_SEEDED` too. Returns whether all searches found it.
 pub fn find(fault: &str, searches: u64) -> bool {
+    let control = CONTROLS.iter().find(|control| control.fault == fault);
     let mut found: Vec<(u64, Duration, Duration, String)> = Vec::new();
     for search in 0..searches {
         let (first, start, mut spent) = (search * APART, Instant::now(), Duration::ZERO);
@@ -40,6 +41,8 @@ pub fn find(fault: &str, searches: u64) -> bool {
             let done = run(&plan(fault, first + count), false);
             spent += done.outcome.span;
             if let Some(what) = done.first_violation() {
+                let is_another = control.is_some_and(|it| format!("{:?}", it.promise) != what);
+                let what = what + if is_another { ", not the promise of its control" } else { "" };
                 found.push((count, spent, start.elapsed(), what));
                 break;
             }

@@ -218,7 +218,9 @@ pub(crate) struct ThreadId(u64);
 impl ThreadId {
     /// Returns the id of the calling thread, also while its thread-locals are destroyed.
     pub(crate) fn current() -> ThreadId {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        per_process! {
+            static NEXT: AtomicU64 = AtomicU64::new(1);
+        }
         thread_local!(static ID: Cell<u64> = const { Cell::new(0) });
         ID.with(|id| {
             if id.get() == 0 {

@@ -489,10 +489,8 @@ pub fn note(text: impl FnOnce() -> String) {
 
 /// Counts a fault, and notes it.
 pub fn note_fault(text: impl FnOnce() -> String) {
-    with(|world| {
-        world.counts.faults += 1;
-        world.note(b"fault", |_| text());
-    });
+    with(|world| world.counts.faults += 1);
+    note(text);
 }
 
 /// Calls `act` in `span` from now. Events do not block.
@@ -555,13 +553,19 @@ fn end_process(process: ProcessId) {
         processes[process.0].is_dead = true;
         processes[process.0].held.clear();
         runnable.retain(|task| tasks[task.0].process != process);
-        let (mut coroutines, mut left) = (Vec::new(), Vec::new());
+        let (mut coroutines, mut left, mut joiners) = (Vec::new(), Vec::new(), Vec::new());
         for task in tasks.iter_mut().filter(|task| task.process == process) {
             task.state = State::Ended;
             coroutines.extend(task.coroutine.take());
             left.push(task.values.take());
+            joiners.append(&mut task.joiners);
         }
-        (coroutines, (left, std::mem::take(&mut processes[process.0].values)))
+        for joiner in joiners {
+            if world.tasks[joiner.0].process != process {
+                world.unpark(joiner);
+            }
+        }
+        (coroutines, (left, std::mem::take(&mut world.processes[process.0].values)))
     });
     // No destructor of a killed process runs.
     std::mem::forget(left);

@@ -121,6 +121,10 @@ pub struct Disturbance {
 /// Consecutive slots of a cluster.
 pub type Slots = RangeInclusive<u16>;
 
+/// The names of the disturbances by which a replica may replace a master.
+const REPLACED: [&str; 5] =
+    ["FailOver", "KillMaster", "StopMaster", "CutOffMaster", "change of masters"];
+
 /// The name of the disturbance by a stall of the machine.
 pub const STALL: &str = "stall";
 
@@ -195,7 +199,8 @@ pub enum Promise {
     Tokens,
     /// No two valid holds overlap. Those of a semaphore never have more permits than its capacity.
     Exclusion,
-    /// A guard is valid only while its servers keep a lease. The simulation looks at them.
+    /// A guard is valid only while its servers keep a lease.
+    #[allow(dead_code, reason = "only the simulation can look at the servers at a moment")]
     Lease,
     /// A holder learns of its loss in time.
     LossReport,
@@ -395,8 +400,9 @@ impl History {
 
     /// Returns whether a reply at this moment may be that of a master that has been replaced.
     fn may_be_outdated(&self, lock: &str, at: Nanos) -> bool {
-        let mut losses = self.disturbances.iter().filter(|d| d.effect == Effect::LosesHolds);
-        losses.any(|d| d.covers(lock) && d.from <= at && at <= d.felt_until)
+        let replaced = |d: &&Disturbance| REPLACED.contains(&&*d.name);
+        let mut replaced = self.disturbances.iter().filter(replaced);
+        replaced.any(|d| d.covers(lock) && d.from <= at && at <= d.felt_until)
     }
 
     /// Returns the number of calls that set the count of a latch, and so began a round.

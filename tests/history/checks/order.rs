@@ -60,7 +60,7 @@ impl<'a> Waiter<'a> {
         let end = attempt.asked + millis(attempt.request.max_wait);
         let until = match &attempt.outcome {
             Outcome::Unknown | Outcome::Failed(_) | Outcome::Done(_) => return None,
-            Outcome::Refused(_) => end,
+            Outcome::Refused(at) => (*at).min(end),
             Outcome::Held(hold) => hold.granted.min(end),
         };
         // A call in `run` comes after a resignation.

@@ -1,7 +1,7 @@
 //! No two valid holds overlap, except after a fault with which that is documented.
 //!
-//! Even then the first holder learns of its loss in time. `capacity.rs` has the overlaps of holds
-//! of a semaphore.
+//! Even then the first holder learns of its loss in time, or the second does, if a master that was
+//! replaced may have granted the second hold. `capacity.rs` has the overlaps of holds of a semaphore.
 
 use super::{Attempt, Effect, History, Hold, Promise, Violation};
 use crate::system::Nanos;
@@ -101,14 +101,16 @@ mod tests {
 
     #[test]
     fn a_hold_of_a_replaced_master_is_the_lost_one() {
-        let with = |granted, later_end| {
+        let with = |fault: &str, granted, later_end| {
             let mut history = history(vec![held(0, 0, 10, 2000), held(1, 0, granted, later_end)]);
-            history.disturbances.push(disturbance(100, 150, Affected::All, Effect::LosesHolds));
+            let loss = disturbance(100, 150, Affected::All, Effect::LosesHolds);
+            history.disturbances.push(Disturbance { name: fault.to_owned(), ..loss });
             violated(&history)
         };
-        assert_eq!(with(140, 145), []);
-        assert_eq!(with(140, 1000), [Promise::LossReport], "both go on");
-        assert_eq!(with(900, 910), [Promise::LossReport], "no master is outdated any more");
+        assert_eq!(with("KillMaster", 140, 145), []);
+        assert_eq!(with("KillMaster", 140, 1000), [Promise::LossReport], "both go on");
+        assert_eq!(with("KillMaster", 900, 910), [Promise::LossReport], "nobody is outdated");
+        assert_eq!(with("MoveClock", 140, 145), [Promise::LossReport], "nobody was replaced");
     }
 
     #[test]
