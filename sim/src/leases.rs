@@ -53,7 +53,7 @@ pub fn note(worker: usize, record: &Record) {
 }
 
 /// The time that a check of a guard takes at most, unless its task loses the processor.
-const MOMENT: Nanos = 10_000;
+const MOMENT: Nanos = 9_000;
 
 impl Looks {
     /// Returns whether enough servers keep a lease of the lock of a call.

@@ -19,7 +19,8 @@
 //!
 //! Where a module takes the place of another, its names and signatures are those of the other, as
 //! far as leasehold uses them. A switch of tasks happens where a thread would sleep, and at random
-//! where it locks a mutex, sends or receives.
+//! where it locks a mutex, sends or receives. There a task may also lose the processor for a while,
+//! so that packets, timers and faults come between any two steps.
 
 pub mod channel;
 pub mod clock;

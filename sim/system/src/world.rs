@@ -20,6 +20,10 @@ const STACK: usize = 512 * 1024;
 /// The time that a reading of a clock takes, in nanoseconds.
 const READING: u64 = 1_000;
 
+/// A task that gives way loses the processor for a while in one of this many cases: for the first
+/// span in nanoseconds, doubled up to that many times.
+const DESCHEDULED: (u64, u64, u64) = (16, 10_000, 11);
+
 /// The moment on every machine at which a run begins, in nanoseconds since its start.
 const BOOTED: u64 = 1_000_000_000;
 
@@ -87,6 +91,8 @@ pub struct Counts {
 enum State {
     Runnable,
     Parked,
+    /// Without the processor for a while, in the middle of its work.
+    Descheduled,
     Running,
     Ended,
 }
@@ -373,7 +379,15 @@ pub(crate) fn maybe_give_way() {
     let gives_way = with(|world| {
         let Some(task) = world.current else { return false };
         let gives_way = world.preempted > 0 && world.below(world.preempted) == 0;
-        if gives_way {
+        let (one_of, span, doublings) = DESCHEDULED;
+        if gives_way && world.below(one_of) == 0 {
+            // Events happen meanwhile, faults too.
+            let span = span << world.below(doublings + 1);
+            let it = &mut world.tasks[task.0];
+            (it.state, it.parks) = (State::Descheduled, it.parks + 1);
+            let parks = it.parks;
+            world.event(world.now + span, Event::Wake(task, parks));
+        } else if gives_way {
             world.make_runnable(task);
         }
         gives_way
@@ -700,7 +714,8 @@ fn next_event() -> bool {
         None => return false,
         Some(Event::Wake(task, parks)) => with(|world| {
             let it = &world.tasks[task.0];
-            if it.state == State::Parked && it.parks == parks {
+            let sleeps = matches!(it.state, State::Parked | State::Descheduled);
+            if sleeps && it.parks == parks {
                 world.make_runnable(task);
             }
         }),
