@@ -11,6 +11,7 @@
 //! | `search SECONDS [FROM]` | runs seeds on all cores for a while, prints those that fail |
 //! | `batch FROM COUNT` | runs some seeds in this process, for `search` |
 //! | `seeds FILE` | runs the seeds that a file names, one per line |
+//! | `hash SEED` | prints the hash of a run with a trace, for `seeds` |
 //! | `faults` | prints the names of the seeded faults |
 //! | `find FAULT SEARCHES` | counts the runs until a seeded fault is found (`script/sim --seeded`) |
 
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         ["search", seconds, from] => search::search(number(seconds), number(from)),
         ["batch", from, count] => search::batch(number(from), number(count)),
         ["seeds", file] => search::run_file(file),
+        ["hash", seed] => search::print_hash(number(seed)),
         ["faults"] => find::list(),
         ["find", fault, searches] => find::find(fault, number(searches)),
         _ => {
