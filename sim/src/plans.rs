@@ -1,14 +1,36 @@
 //! The plan of each seed.
 
-use crate::plan::{Layout, Plan};
+use crate::plan::{Layout, Plan, Work};
+use std::ops::Range;
 use std::time::Duration;
 
 /// How long faults are injected in a run.
 const SPAN: Duration = Duration::from_secs(20);
 
-/// Returns the plan of a seed. Half of the seeds have fail-overs or a cluster.
+/// The number of plans before settings vary.
+const PLANS: u64 = 24;
+
+/// Returns the plan of a seed. Fifteen of 24 seeds have fail-overs or a cluster.
+///
+/// In a third of the seeds the renewed leases are short, in another third faults outlast the leases.
 pub fn of(seed: u64) -> Plan {
-    match seed % 24 {
+    let plan = base(seed);
+    match seed / PLANS % 3 {
+        0 => plan,
+        1 => Plan { work: Work { leases: SHORT, ..plan.work }, ..plan },
+        _ => Plan { lasting: LASTING, work: Work { leases: MIDDLE, ..plan.work }, ..plan },
+    }
+}
+
+/// Leases that a few lost messages end, and leases that end during a fault of [`LASTING`].
+const SHORT: [Duration; 2] = [Duration::from_millis(700), Duration::from_millis(1500)];
+const MIDDLE: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(4)];
+
+/// The length of faults that outlast leases, in milliseconds.
+const LASTING: Range<u64> = 300..8000;
+
+fn base(seed: u64) -> Plan {
+    match seed % PLANS {
         0 | 1 => Plan::everything(Layout::One, seed, SPAN),
         2 => Plan::waits(Layout::One, seed, SPAN),
         3 => Plan::messages(seed, SPAN),
