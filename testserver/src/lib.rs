@@ -56,11 +56,12 @@
 //!
 //! It refuses everything else: a command as one that Redis does not know, an option or a setting
 //! with `ERR the test server does not have ..`. A [`TestServer`] is a master without replicas; see
-//! below for others. There are no users besides the default one, transactions, blocking commands
-//! and limits of memory. Scripts have the functions of Lua and `redis.*`, but no `cjson`,
-//! `cmsgpack`, `struct`, `bit` and `os`, no random numbers, and may not choose a database. `DBSIZE`
-//! does not count expired keys, which Redis may still count. Without an order in Redis (`KEYS`,
-//! `SCAN`, `SMEMBERS`, large hashes), the order differs. A script that does not end blocks the
+//! below for others. There are no users besides the default one, transactions and blocking
+//! commands. The only limit of memory is that of `CONFIG SET maxmemory 1`: the server then has no
+//! memory left, as a Redis without eviction. Scripts have the functions of Lua and `redis.*`, but no
+//! `cjson`, `cmsgpack`, `struct`, `bit` and `os`, no random numbers, and may not choose a database.
+//! `DBSIZE` does not count expired keys, which Redis may still count. Without an order in Redis
+//! (`KEYS`, `SCAN`, `SMEMBERS`, large hashes), the order differs. A script that does not end blocks the
 //! server for ever, and with it the drop of its value. In builds with debug assertions, Lua ends
 //! the process if a `pcall` of a script returns more than 18 values.
 //!
