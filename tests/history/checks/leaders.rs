@@ -134,14 +134,20 @@ impl<'a> Election<'a> {
         let calls = self.by_value.get(&value).map_or(&[][..], |calls| calls);
         let is_right = match self.by_token.get(&token) {
             Some((attempt, _)) => attempt.request.value == value,
-            // The call was killed before it recorded its term, or it failed after the grant. In
-            // `run` a term that was lost before the program saw it is followed by another.
-            None => calls.iter().any(|call| match call.hold() {
-                Some(hold) => call.request.verb == Verb::Lead && token < hold.token,
-                None => true,
+            // The call was killed before it recorded its term, or it failed after the grant. Or it
+            // lost a term before the program saw it, and has another one since.
+            None => calls.iter().any(|call| {
+                let is_of_call = |hold: &Hold| token < hold.token && self.is_new(token, call.asked);
+                call.hold().is_none_or(is_of_call)
             }),
         };
         (!is_right).then_some("has a value of another term")
+    }
+
+    /// Returns whether all tokens that were known before this moment are smaller.
+    fn is_new(&self, token: u64, at: Nanos) -> bool {
+        let known = &self.known[..self.known.partition_point(|it| it.from < at)];
+        known.last().is_none_or(|it| it.token < token)
     }
 
     /// Checks that the named term was not over before this moment.
@@ -336,16 +342,16 @@ mod tests {
     }
 
     #[test]
-    fn a_term_that_run_lost_before_its_call_may_be_seen() {
-        // The call in `run` has the token 3. It may have lost an earlier term with its value.
+    fn a_term_that_a_call_lost_before_it_returned_may_be_seen() {
+        // The second call has the token 5. It may have lost an earlier term with its value.
         let led = |token| {
-            let call = on(term(3, 0, 10, 100), Verb::Lead, 30);
-            let mut look = look(5, 8, 0);
-            look.seen[0].leader = Some(Seen { token, value: 30 });
-            broken(vec![call, look])
+            let mut look = look(45, 48, 0);
+            look.seen[0].leader = Some(Seen { token, value: 50 });
+            broken(vec![term(3, 0, 10, 30), term(5, 40, 50, 100), look])
         };
-        assert_eq!(led(2), []);
-        assert_eq!(led(4), [Promise::Leader]);
+        assert_eq!(led(4), []);
+        assert_eq!(led(6), [Promise::Leader], "newer than its term");
+        assert_eq!(led(2), [Promise::Leader], "older than the call");
     }
 
     #[test]
