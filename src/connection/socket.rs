@@ -164,22 +164,6 @@ impl Socket {
             }
         }
     }
-
-    /// Writes all bytes of `unwritten`. Removes the bytes that the system took, also after an
-    /// error.
-    pub(super) fn write_from(&mut self, unwritten: &mut Vec<u8>) -> io::Result<()> {
-        let mut written = 0;
-        let result = loop {
-            match self.write(&unwritten[written..]) {
-                _ if written == unwritten.len() => break Ok(()),
-                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => written += count,
-                Err(error) => break Err(error),
-            }
-        };
-        unwritten.drain(..written);
-        result
-    }
 }
 
 impl Read for Socket {

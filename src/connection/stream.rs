@@ -6,7 +6,7 @@
 //!   `WouldBlock`, even if bytes are still arriving slowly. The calling thread checks its deadline
 //!   after every step. A read costs one system call while the server replies in time.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use super::address::{Address, Endpoint};
@@ -100,7 +100,7 @@ impl Stream {
     fn write_unwritten(&mut self) -> io::Result<()> {
         match &mut self.session {
             Some(session) => session.flush(&mut self.socket),
-            None => self.socket.write_from(&mut self.unwritten),
+            None => write_all(&mut self.socket, &mut self.unwritten),
         }
     }
 
@@ -121,6 +121,21 @@ impl Read for Stream {
             None => self.socket.read(buffer),
         }
     }
+}
+
+/// Writes all bytes of `unwritten`. Removes the bytes that the system took, also after an error.
+fn write_all(socket: &mut Socket, unwritten: &mut Vec<u8>) -> io::Result<()> {
+    let mut written = 0;
+    let result = loop {
+        match socket.write(&unwritten[written..]) {
+            _ if written == unwritten.len() => break Ok(()),
+            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => written += count,
+            Err(error) => break Err(error),
+        }
+    };
+    unwritten.drain(..written);
+    result
 }
 
 /// Returns whether the error only means that the step is over.

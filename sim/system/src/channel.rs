@@ -68,14 +68,6 @@ impl<T> Channel<T> {
         }
     }
 
-    fn is_ready_to_send(&self) -> bool {
-        self.receivers.load(Ordering::Relaxed) == 0 || self.has_place()
-    }
-
-    fn is_ready_to_receive(&self) -> bool {
-        self.senders.load(Ordering::Relaxed) == 0 || !self.messages().is_empty()
-    }
-
     fn take(&self) -> Result<T, TryRecvError> {
         let message = self.messages().pop_front();
         match message {
@@ -249,36 +241,27 @@ impl<T> IntoIterator for Receiver<T> {
 /// A half of a channel, as something that becomes ready.
 trait Half {
     fn is_ready(&self) -> bool;
-    /// Announces the current task, which is about to sleep until the half is ready.
-    fn join(&self);
-    fn leave(&self);
+    /// Returns the tasks that sleep until the half is ready.
+    fn sleepers(&self) -> &Sleepers;
 }
 
 impl<T> Half for Sender<T> {
     fn is_ready(&self) -> bool {
-        self.0.is_ready_to_send()
+        self.0.receivers.load(Ordering::Relaxed) == 0 || self.0.has_place()
     }
 
-    fn join(&self) {
-        self.0.awaiting_place.join();
-    }
-
-    fn leave(&self) {
-        self.0.awaiting_place.leave();
+    fn sleepers(&self) -> &Sleepers {
+        &self.0.awaiting_place
     }
 }
 
 impl<T> Half for Receiver<T> {
     fn is_ready(&self) -> bool {
-        self.0.is_ready_to_receive()
+        self.0.senders.load(Ordering::Relaxed) == 0 || !self.is_empty()
     }
 
-    fn join(&self) {
-        self.0.awaiting_message.join();
-    }
-
-    fn leave(&self) {
-        self.0.awaiting_message.leave();
+    fn sleepers(&self) -> &Sleepers {
+        &self.0.awaiting_message
     }
 }
 
@@ -316,9 +299,9 @@ impl<'a> Select<'a> {
             if end <= peek_clock() {
                 return Err(SelectTimeoutError);
             }
-            self.0.iter().for_each(|half| half.join());
+            self.0.iter().for_each(|half| half.sleepers().join());
             park(Some(end));
-            self.0.iter().for_each(|half| half.leave());
+            self.0.iter().for_each(|half| half.sleepers().leave());
         }
     }
 }

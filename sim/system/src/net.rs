@@ -771,20 +771,6 @@ impl Socket {
             park(Some(self.step_end.min(now + STEP)));
         }
     }
-
-    pub fn write_from(&mut self, unwritten: &mut Vec<u8>) -> io::Result<()> {
-        let mut written = 0;
-        let result = loop {
-            match self.write(&unwritten[written..]) {
-                _ if written == unwritten.len() => break Ok(()),
-                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => written += count,
-                Err(error) => break Err(error),
-            }
-        };
-        unwritten.drain(..written);
-        result
-    }
 }
 
 fn has_room(world: &World, id: usize) -> bool {

@@ -4,7 +4,7 @@
 //! sleeps in the simulation.
 
 use crate::clock::{nanos, since_boot};
-use crate::world::{self, TaskId, current, maybe_give_way, park, unpark};
+use crate::world::{TaskId, current, maybe_give_way, park, unpark};
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -223,9 +223,4 @@ impl<T: fmt::Debug> fmt::Debug for OnceLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.value, f)
     }
-}
-
-/// Gives way to other tasks, at random, as before a step on an atomic.
-pub fn step() {
-    world::maybe_give_way();
 }

@@ -5,7 +5,7 @@ use simulated::thread;
 use simulated::world::{self, Settings};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -63,13 +63,13 @@ fn connect() -> Socket {
 
 fn send(socket: &mut Socket, bytes: &[u8]) {
     socket.begin_step(SECOND);
-    let mut left = bytes.to_vec();
+    let mut left = bytes;
     while !left.is_empty() {
-        match socket.write_from(&mut left) {
+        match socket.write(left) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 socket.wait_to_write().expect("there is room");
             }
-            written => written.expect("an open connection"),
+            written => left = &left[written.expect("an open connection")..],
         }
     }
 }
