@@ -1,6 +1,6 @@
 //! Looks for a seeded fault: a proof that the simulation finds what it should find.
 
-use crate::controls::CONTROLS;
+use crate::controls::{CONTROLS, Control};
 use crate::plan::Plan;
 use crate::plans;
 use crate::run::run;
@@ -23,17 +23,20 @@ pub fn list() -> bool {
     true
 }
 
+fn control(fault: &str) -> Option<&'static Control> {
+    CONTROLS.iter().find(|control| control.fault == fault)
+}
+
 /// Returns the plan that shows a seeded fault: that of its control, or that of any seed.
 pub fn plan(fault: &str, seed: u64) -> Plan {
-    let control = CONTROLS.iter().find(|control| control.fault == fault);
-    control.map_or_else(|| plans::of(seed), |control| control.plan(seed))
+    control(fault).map_or_else(|| plans::of(seed), |control| control.plan(seed))
 }
 
 /// Counts the runs until a seeded fault is found, in several searches. Prints their median.
 ///
 /// The caller names the fault in `LEASEHOLD_SEEDED` too. Returns whether all searches found it.
 pub fn find(fault: &str, searches: u64) -> bool {
-    let control = CONTROLS.iter().find(|control| control.fault == fault);
+    let control = control(fault);
     let mut found: Vec<(u64, Duration, Duration, String)> = Vec::new();
     for search in 0..searches {
         let (first, start, mut spent) = (search * APART, Instant::now(), Duration::ZERO);

@@ -15,8 +15,3 @@ const START: Nanos = 3_600_000_000_000;
 pub fn now() -> Nanos {
     START + simulated::world::now()
 }
-
-/// Returns a moment as time since the start of the run.
-pub fn since_start(at: Nanos) -> Nanos {
-    at.saturating_sub(START)
-}
