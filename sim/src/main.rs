@@ -42,6 +42,8 @@ mod record;
 #[path = "../../tests/history/report.rs"]
 mod report;
 mod run;
+#[path = "../../tests/history/schedule.rs"]
+mod schedule;
 mod search;
 mod server;
 #[path = "../../tests/harness/slots.rs"]

@@ -1,120 +1,52 @@
 //! Injects the faults of a plan, at moments that follow from the seed.
 
-use crate::checks::{ALL_SLOTS, Affected, Disturbance, Effect, Slots};
+use crate::checks::{Affected, Effect};
 use crate::deployment::Deployment;
-use crate::fault::{Fault, STEP};
-use crate::plan::{Layout, Plan};
-use crate::record::millis;
+use crate::fault::Fault;
+use crate::plan::Plan;
+use crate::schedule::{CUTS, Impact, SLOW, Schedule};
 use crate::server::Server;
 use crate::slots::slot;
-use crate::system::{Nanos, now, thread};
+use crate::system::now;
 use crate::workers::Workers;
 use leasehold_testserver::core::Data;
 use simulated::net::{self, Direction, Flow, Whose};
-use std::ops::Range;
 use std::time::Duration;
-
-/// How long a fault may be felt after its end: a response time-out for a request that is in flight,
-/// and as long again for the next connection.
-const RECOVERY: Nanos = millis(2000);
-
-/// The number of cuts during a fault that cuts connections.
-const CUTS: usize = 12;
 
 /// The most slots that move during one fault.
 const MOVES: usize = 3;
 
-/// The longest delay of replies while connections are cut.
-const SLOW: Duration = Duration::from_millis(100);
-
 /// Injects the faults of a plan.
 pub struct Nemesis<'a> {
-    plan: &'a Plan,
     deployment: &'a Deployment,
-    rng: fastrand::Rng,
-    /// The faults that come before any fault is repeated.
-    pending: Vec<Fault>,
-    /// How often all faults were shuffled into `pending`.
-    rounds: usize,
-    pub disturbances: Vec<Disturbance>,
-}
-
-/// The affected workers and slots of a fault, and its effect.
-struct Impact {
-    affected: Affected,
-    effect: Effect,
-    slots: Vec<Slots>,
-}
-
-impl Impact {
-    fn on_all_slots(affected: Affected, effect: Effect) -> Impact {
-        Impact { affected, effect, slots: vec![ALL_SLOTS] }
-    }
+    pub schedule: Schedule<'a>,
 }
 
 impl<'a> Nemesis<'a> {
     pub fn new(plan: &'a Plan, deployment: &'a Deployment) -> Nemesis<'a> {
-        let rng = fastrand::Rng::with_seed(plan.seed);
-        let (pending, disturbances) = (Vec::new(), Vec::new());
-        Nemesis { plan, deployment, rng, pending, rounds: 0, disturbances }
-    }
-
-    /// Whether every fault was injected once.
-    pub fn has_injected_all(&self) -> bool {
-        self.rounds > 0 && self.pending.is_empty()
-    }
-
-    /// Waits for a while without a fault.
-    pub fn rest(&mut self) {
-        self.pause(self.plan.quiet.clone());
+        Nemesis { deployment, schedule: Schedule::new(plan) }
     }
 
     /// Injects the next fault after a rest, and often the fault of a worker beside it.
     ///
     /// Blocks until the faults have ended and all servers work again.
     pub fn inject(&mut self, workers: &mut Workers<'_>) {
-        self.rest();
-        let fault = self.next_fault();
-        let has_company = !fault.is_of_clients() && self.rng.u8(0..100) < 40;
-        let beside = if has_company { self.client_fault() } else { None };
+        self.schedule.rest();
+        let (fault, beside) = self.schedule.next();
         let from = now();
         let mut begun = Vec::new();
         for fault in [Some(fault), beside].into_iter().flatten() {
             simulated::world::note_fault(|| format!("-- {fault:?}"));
             begun.push((fault, self.begin(fault, workers)));
         }
-        self.pause(self.plan.lasting.clone());
+        self.schedule.wait_out();
         self.end(workers, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let until = now();
         simulated::world::note(|| "-- the faults have ended".to_owned());
-        for (fault, Impact { affected, effect, slots }) in begun {
-            let (name, felt_until) = (format!("{fault:?}"), until + RECOVERY);
-            let of = Disturbance { name, from, until, felt_until, affected, effect, slots };
-            self.disturbances.push(of);
+        for (fault, impact) in begun {
+            self.schedule.record(format!("{fault:?}"), [from, until], impact);
         }
-        if matches!(fault, Fault::EmptyServer | Fault::MoveClock) {
-            // Tokens may be ahead of the clock for this long. A lost counter would repeat them, and
-            // so would a clock that steps back after the loss.
-            self.pause(STEP..STEP + 1);
-        }
-    }
-
-    fn next_fault(&mut self) -> Fault {
-        if self.pending.is_empty() {
-            self.pending = self.plan.faults.clone();
-            self.rng.shuffle(&mut self.pending);
-            self.rounds += 1;
-        }
-        self.pending.pop().expect("a plan has faults")
-    }
-
-    fn client_fault(&mut self) -> Option<Fault> {
-        let fault = self.rng.choice(Fault::CLIENTS).expect("there are some");
-        self.plan.faults.contains(&fault).then_some(fault)
-    }
-
-    fn pause(&mut self, millis: Range<u64>) {
-        thread::sleep(Duration::from_millis(self.rng.u64(millis)));
+        self.schedule.settle(fault);
     }
 
     fn begin(&mut self, fault: Fault, workers: &mut Workers<'_>) -> Impact {
@@ -125,7 +57,7 @@ impl<'a> Nemesis<'a> {
             | Fault::CutOffWorker
             | Fault::LateRequests
             | Fault::LateReplies => {
-                let worker = self.rng.usize(..workers.len());
+                let worker = self.schedule.rng.usize(..workers.len());
                 self.begin_on_worker(fault, worker, workers)
             }
             Fault::CutOffSubscribers
@@ -176,7 +108,7 @@ impl<'a> Nemesis<'a> {
                 Fault::KillSubscribers => {
                     for _ in 0..CUTS {
                         net::reset(subscribers(true));
-                        self.pause(0..50);
+                        self.schedule.pause(0..50);
                     }
                 }
                 _ => drop(server.ask(&["SCRIPT", "FLUSH"])),
@@ -204,7 +136,7 @@ impl<'a> Nemesis<'a> {
 
     /// Begins a fault between workers and servers.
     fn begin_on_connections(&mut self, fault: Fault, workers: &Workers<'_>) {
-        let delay = Duration::from_millis(self.rng.u64(20..900));
+        let delay = Duration::from_millis(self.schedule.rng.u64(20..900));
         match fault {
             Fault::HalfOpen => self.fronts().for_each(|whose| set_both(whose, Flow::Swallow)),
             // Half of the workers: the others get their replies in time.
@@ -225,10 +157,10 @@ impl<'a> Nemesis<'a> {
                 });
                 for _ in 0..CUTS {
                     // In the next message, or in one of the following.
-                    let most = *self.rng.choice(&[8, 200]).expect("two");
-                    let cut = Flow::CutAfter(self.rng.usize(0..most));
+                    let most = *self.schedule.rng.choice(&[8, 200]).expect("two");
+                    let cut = Flow::CutAfter(self.schedule.rng.usize(0..most));
                     self.fronts().for_each(|whose| net::set_flow(whose, direction, cut));
-                    self.pause(0..100);
+                    self.schedule.pause(0..100);
                 }
             }
         }
@@ -237,9 +169,9 @@ impl<'a> Nemesis<'a> {
     fn begin_on_servers(&mut self, fault: Fault) -> Effect {
         let servers = self.deployment.servers();
         let mut order: Vec<usize> = (0..servers.len()).collect();
-        self.rng.shuffle(&mut order);
+        self.schedule.rng.shuffle(&mut order);
         // A minority, a majority or all of them.
-        order.truncate(self.rng.usize(1..=servers.len()));
+        order.truncate(self.schedule.rng.usize(1..=servers.len()));
         for at in order {
             let server = &servers[at];
             match fault {
@@ -248,21 +180,16 @@ impl<'a> Nemesis<'a> {
                 Fault::KillServers => self.deployment.kill(at, Data::Kept),
                 Fault::EmptyServer => self.deployment.kill(at, Data::Lost),
                 _ => {
-                    let step = i64::try_from(STEP * 1_000).expect("a few seconds");
-                    let step = if self.rng.bool() { step } else { -step };
-                    net::set_clock_offset(server.id, step);
+                    net::set_clock_offset(server.id, self.schedule.step() * 1_000);
                 }
             }
         }
-        match fault {
-            Fault::EmptyServer if self.plan.layout == Layout::One => Effect::LosesAllHolds,
-            Fault::EmptyServer | Fault::MoveClock => Effect::LosesHolds,
-            _ => Effect::Delays,
-        }
+        self.schedule.effect_on_servers(fault)
     }
 
     fn begin_on_master(&mut self, fault: Fault, workers: &Workers<'_>) -> Impact {
-        let master = *self.rng.choice(&self.deployment.masters()).expect("there is a master");
+        let master =
+            *self.schedule.rng.choice(&self.deployment.masters()).expect("there is a master");
         let slots = self.deployment.slots_of(master);
         let mut effect = Effect::LosesHolds;
         match fault {
@@ -284,7 +211,7 @@ impl<'a> Nemesis<'a> {
         let minority: Vec<_> =
             [Some(master), sentinels.clone().next()].into_iter().flatten().collect();
         self.deployment.cut_off(&minority);
-        let chosen = self.rng.usize(..workers.len());
+        let chosen = self.schedule.rng.usize(..workers.len());
         let servers = self.deployment.servers().len();
         for worker in 0..workers.len() {
             for place in (0..servers).chain(sentinels.clone()) {
@@ -303,7 +230,7 @@ impl<'a> Nemesis<'a> {
             true => self.deployment.sentinels().collect(),
             false => self.deployment.replicas(),
         };
-        let one = *self.rng.choice(&bystanders).expect("there are some");
+        let one = *self.schedule.rng.choice(&bystanders).expect("there are some");
         match fault {
             Fault::StopReplica | Fault::StopSentinel => self.deployment.pause(one),
             _ => self.deployment.kill(one, Data::Lost),
@@ -312,20 +239,21 @@ impl<'a> Nemesis<'a> {
 
     /// Moves the slots of some locks in use to other masters, one after the other.
     fn move_slots(&mut self) {
-        for _ in 0..self.rng.usize(1..=MOVES) {
+        for _ in 0..self.schedule.rng.usize(1..=MOVES) {
             self.move_slot();
         }
     }
 
     fn move_slot(&mut self) {
-        let kind = *self.rng.choice(&self.plan.work.kinds).expect("there are some");
+        let kind =
+            *self.schedule.rng.choice(&self.schedule.plan.work.kinds).expect("there are some");
         // The first lock of a kind is always in use.
         let slot = slot(&kind.lock(0));
         let mut others = self.deployment.masters();
         let owner = self.deployment.owner_of(slot);
         others.retain(|place| *place != owner);
-        let to = *self.rng.choice(&others).expect("there are others");
-        self.deployment.move_slot(slot, to, || self.pause(0..500));
+        let to = *self.schedule.rng.choice(&others).expect("there are others");
+        self.deployment.move_slot(slot, to, || self.schedule.pause(0..500));
     }
 
     /// Ends all faults. Blocks until all servers and workers work again.
@@ -337,10 +265,10 @@ impl<'a> Nemesis<'a> {
         net::heal();
         self.deployment.heal();
         for server in self.deployment.servers() {
-            if self.plan.faults.contains(&Fault::MoveClock) {
+            if self.schedule.plan.faults.contains(&Fault::MoveClock) {
                 net::set_clock_offset(server.id, 0);
             }
-            if self.plan.faults.contains(&Fault::FullServer) {
+            if self.schedule.plan.faults.contains(&Fault::FullServer) {
                 limit_memory(&server, "0");
             }
         }

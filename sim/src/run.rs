@@ -84,16 +84,20 @@ fn judge(plan: &Plan) -> Report {
     let mut workers = Workers::start(plan, &address);
     let mut nemesis = Nemesis::new(plan, &deployment);
     let end = now() + plan.span.as_nanos() as Nanos;
-    while now() < end || !nemesis.has_injected_all() {
+    while now() < end || !nemesis.schedule.has_injected_all() {
         nemesis.inject(&mut workers);
     }
-    nemesis.rest();
+    nemesis.schedule.rest();
     workers.stop_work();
     let mut left = left_by_idle_workers(plan, &deployment.serving());
     let counts = counts(&deployment.serving());
     let bounds = Bounds { drift: DRIFT, ..Bounds::of(plan, SLACK) };
-    let mut history =
-        History { disturbances: nemesis.disturbances, bounds, counts, ..History::default() };
+    let mut history = History {
+        disturbances: nemesis.schedule.disturbances,
+        bounds,
+        counts,
+        ..History::default()
+    };
     workers.finish().for_each(|(worker, records)| history.add(worker, records));
     left.append(&mut workers.leftovers);
     if left.is_empty() {

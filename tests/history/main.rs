@@ -12,12 +12,13 @@
 //! | `plan.rs` | the plan of a run: servers, faults, work and settings |
 //! | `program/` | the program of a worker, which acquires locks and uses the store |
 //! | `checks/` | the checks of a history, with tests |
+//! | `schedule.rs` | the order of the faults, their lengths and records, from a seed |
 //! | `left.rs` | the keys and channels that may be left on the servers |
 //! | `report.rs` | the report of a run |
 //! | `controls.rs` | plans with a known bug, which the checks must find |
 //!
 //! They name each other, `system`, and the harness's `slots` and `subject` as modules of the root,
-//! and depend on no crate but leasehold and fastrand. `system.rs` has all that differs between the
+//! and depend on no crate but leasehold, fastrand and crc. `system.rs` has all that differs between the
 //! two worlds: the clock, threads, channels, the number of a process, and the store. A run of the
 //! simulation has to be the same with the same seed. So a shared file uses no other clock, thread,
 //! lock or channel, no file, socket or process, and no map without an order.
@@ -31,7 +32,7 @@
 //! | `worker.rs` | a worker process, which runs the program |
 //! | `workers.rs` | the worker processes, as seen by the parent |
 //! | `deployment.rs` | the servers of a run |
-//! | `nemesis.rs` | the injection of faults, from a seed |
+//! | `nemesis.rs` | the injection of faults |
 //! | `run.rs` | a run from its start to its report |
 //! | `stalls.rs` | the stalls of the machine |
 //!
@@ -55,6 +56,7 @@ mod program;
 mod record;
 mod report;
 mod run;
+mod schedule;
 mod stalls;
 mod store;
 mod system;

@@ -1,26 +1,14 @@
 //! Injects faults in an order and at moments that follow from a seed.
 
-use super::checks::{ALL_SLOTS, Affected, Disturbance, Effect, Slots};
+use super::checks::{Affected, Effect};
 use super::deployment::{Deployment, whose, wipe};
-use super::fault::{Fault, STEP};
+use super::fault::Fault;
 use super::plan::{Layout, Plan};
+use super::schedule::{CUTS, Impact, SLOW, Schedule};
 use super::workers::Workers;
 use crate::harness::{Connections, Direction, Flow, Proxy, Server};
-use crate::record::millis;
 use crate::system::{Nanos, now};
-use std::ops::Range;
-use std::thread;
 use std::time::Duration;
-
-/// How long a fault may be felt after its end: a response time-out for a request that is in flight,
-/// and as long again for the next connection.
-const RECOVERY: Nanos = millis(2000);
-
-/// The number of cuts during a fault that cuts connections.
-const CUTS: usize = 12;
-
-/// The longest delay of replies while connections are cut.
-const SLOW: Duration = Duration::from_millis(100);
 
 /// Kills either the subscribers or the other connections of the workers.
 ///
@@ -36,16 +24,10 @@ fn kill(server: &Server, subscribers: bool) {
 
 /// Injects the faults of a plan.
 pub struct Nemesis<'a> {
-    plan: &'a Plan,
     deployment: &'a Deployment,
-    rng: fastrand::Rng,
-    /// The faults that come before any fault is repeated.
-    pending: Vec<Fault>,
+    pub schedule: Schedule<'a>,
     /// The masters at the last look, and its moment.
     masters: (Masters, Nanos),
-    /// How often all faults were shuffled into `pending`.
-    rounds: usize,
-    pub disturbances: Vec<Disturbance>,
 }
 
 /// The ports of the masters, and the number of changes: a master may be replaced and come back.
@@ -65,35 +47,10 @@ fn explains(fault: Fault, (before, epoch): &Masters, (after, later): &Masters) -
     explained && *later <= epoch + 1
 }
 
-/// The affected workers and slots of a fault, and its effect.
-struct Impact {
-    affected: Affected,
-    effect: Effect,
-    slots: Vec<Slots>,
-}
-
-impl Impact {
-    fn on_all_slots(affected: Affected, effect: Effect) -> Impact {
-        Impact { affected, effect, slots: vec![ALL_SLOTS] }
-    }
-}
-
 impl<'a> Nemesis<'a> {
     pub fn new(plan: &'a Plan, deployment: &'a Deployment) -> Nemesis<'a> {
-        Nemesis {
-            plan,
-            deployment,
-            rng: fastrand::Rng::with_seed(plan.seed),
-            pending: Vec::new(),
-            masters: (masters(deployment), now()),
-            rounds: 0,
-            disturbances: Vec::new(),
-        }
-    }
-
-    /// Whether every fault was injected once.
-    pub fn has_injected_all(&self) -> bool {
-        self.rounds > 0 && self.pending.is_empty()
+        let (schedule, masters) = (Schedule::new(plan), (masters(deployment), now()));
+        Nemesis { deployment, schedule, masters }
     }
 
     /// Records a change of masters that `fault` does not explain.
@@ -106,26 +63,13 @@ impl<'a> Nemesis<'a> {
         let after = &self.masters.0;
         if before != *after && !explains(fault, &before, after) {
             let impact = Impact::on_all_slots(Affected::All, Effect::LosesHolds);
-            self.record("change of masters".to_owned(), [from, now], impact);
+            self.schedule.record("change of masters".to_owned(), [from, now], impact);
         }
-    }
-
-    fn record(&mut self, name: String, [from, until]: [Nanos; 2], impact: Impact) {
-        let (felt_until, Impact { affected, effect, slots }) = (until + RECOVERY, impact);
-        self.disturbances.push(Disturbance {
-            name,
-            from,
-            until,
-            felt_until,
-            affected,
-            effect,
-            slots,
-        });
     }
 
     /// Waits for a while without a fault.
     pub fn rest(&mut self) {
-        self.pause(self.plan.quiet.clone());
+        self.schedule.rest();
         self.record_unexplained_change(Fault::Quiet);
     }
 
@@ -134,10 +78,7 @@ impl<'a> Nemesis<'a> {
     /// Blocks until the faults have ended and all servers work again.
     pub fn inject(&mut self, workers: &mut Workers) {
         self.rest();
-        let fault = self.next_fault();
-        let beside = (!fault.is_of_clients() && self.rng.u8(0..100) < 40)
-            .then(|| self.client_fault())
-            .flatten();
+        let (fault, beside) = self.schedule.next();
         self.deployment.identify();
         let from = now();
         let begun: Vec<_> = [Some(fault), beside]
@@ -145,36 +86,14 @@ impl<'a> Nemesis<'a> {
             .flatten()
             .map(|fault| (fault, self.begin(fault, workers)))
             .collect();
-        self.pause(self.plan.lasting.clone());
+        self.schedule.wait_out();
         self.end(workers, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let until = now();
         self.record_unexplained_change(fault);
         for (fault, impact) in begun {
-            self.record(format!("{fault:?}"), [from, until], impact);
+            self.schedule.record(format!("{fault:?}"), [from, until], impact);
         }
-        if matches!(fault, Fault::EmptyServer | Fault::MoveClock) {
-            // Tokens may be ahead of the clock for this long. A lost counter would repeat them, and
-            // so would a clock that steps back after the loss.
-            self.pause(STEP..STEP + 1);
-        }
-    }
-
-    fn next_fault(&mut self) -> Fault {
-        if self.pending.is_empty() {
-            self.pending = self.plan.faults.clone();
-            self.rng.shuffle(&mut self.pending);
-            self.rounds += 1;
-        }
-        self.pending.pop().expect("a plan has faults")
-    }
-
-    fn client_fault(&mut self) -> Option<Fault> {
-        let fault = self.rng.choice(Fault::CLIENTS).expect("there are some");
-        self.plan.faults.contains(&fault).then_some(fault)
-    }
-
-    fn pause(&mut self, millis: Range<u64>) {
-        thread::sleep(Duration::from_millis(self.rng.u64(millis)));
+        self.schedule.settle(fault);
     }
 
     fn begin(&mut self, fault: Fault, workers: &mut Workers) -> Impact {
@@ -185,7 +104,7 @@ impl<'a> Nemesis<'a> {
             | Fault::CutOffWorker
             | Fault::LateRequests
             | Fault::LateReplies => {
-                let worker = self.rng.usize(..workers.len());
+                let worker = self.schedule.rng.usize(..workers.len());
                 self.begin_on_worker(fault, worker, workers)
             }
             Fault::CutOffSubscribers
@@ -250,13 +169,13 @@ impl<'a> Nemesis<'a> {
     fn kill_subscribers_repeatedly(&mut self, server: &Server) {
         for _ in 0..CUTS {
             kill(server, true);
-            self.pause(0..50);
+            self.schedule.pause(0..50);
         }
     }
 
     /// Begins a fault between workers and servers. Servers reach each other.
     fn begin_on_connections(&mut self, fault: Fault, workers: &Workers) {
-        let delay = Duration::from_millis(self.rng.u64(20..900));
+        let delay = Duration::from_millis(self.schedule.rng.u64(20..900));
         match fault {
             Fault::HalfOpen => {
                 self.set_for_all(workers, Direction::Requests, Flow::Swallow);
@@ -278,10 +197,10 @@ impl<'a> Nemesis<'a> {
                 });
                 for _ in 0..CUTS {
                     // In the next message, or in one of the following.
-                    let most = *self.rng.choice(&[8, 200]).expect("two");
-                    let cut = Flow::CutAfter(self.rng.usize(0..most));
+                    let most = *self.schedule.rng.choice(&[8, 200]).expect("two");
+                    let cut = Flow::CutAfter(self.schedule.rng.usize(0..most));
                     self.set_for_all(workers, direction, cut);
-                    self.pause(0..100);
+                    self.schedule.pause(0..100);
                 }
             }
         }
@@ -302,9 +221,9 @@ impl<'a> Nemesis<'a> {
 
     fn begin_on_servers(&mut self, fault: Fault) -> Effect {
         let mut servers: Vec<&Server> = self.deployment.servers().iter().collect();
-        self.rng.shuffle(&mut servers);
+        self.schedule.rng.shuffle(&mut servers);
         // A minority, a majority or all of them.
-        let some = self.rng.usize(1..=servers.len());
+        let some = self.schedule.rng.usize(1..=servers.len());
         for server in &servers[..some] {
             match fault {
                 Fault::FullServer => server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]),
@@ -314,24 +233,15 @@ impl<'a> Nemesis<'a> {
                     self.deployment.kill(server);
                     wipe(server);
                 }
-                _ => server.set_clock(self.step()),
+                _ => server.set_clock(self.schedule.step()),
             }
         }
-        match fault {
-            Fault::EmptyServer if self.plan.layout == Layout::One => Effect::LosesAllHolds,
-            Fault::EmptyServer | Fault::MoveClock => Effect::LosesHolds,
-            _ => Effect::Delays,
-        }
-    }
-
-    fn step(&mut self) -> i64 {
-        let step = i64::try_from(STEP).expect("a few seconds");
-        if self.rng.bool() { step } else { -step }
+        self.schedule.effect_on_servers(fault)
     }
 
     fn begin_on_master(&mut self, fault: Fault, workers: &mut Workers) -> Impact {
         let masters = self.deployment.masters();
-        let master = *self.rng.choice(&masters).expect("there is a master");
+        let master = *self.schedule.rng.choice(&masters).expect("there is a master");
         let (replica, slots) = (self.replica_of(master), self.deployment.slots_of(master));
         let mut effect = Effect::LosesHolds;
         match fault {
@@ -350,7 +260,7 @@ impl<'a> Nemesis<'a> {
         let minority: Vec<_> = [Some(master), sentinel].into_iter().flatten().collect();
         self.deployment.cut_off(&minority);
         let inside = |server: &Server| minority.iter().any(|one| one.port() == server.port());
-        let chosen = self.rng.usize(..workers.len());
+        let chosen = self.schedule.rng.usize(..workers.len());
         for worker in 0..workers.len() {
             self.deployment.cut_off_client(&workers.member(worker), |server| {
                 inside(server) != (worker == chosen)
@@ -359,7 +269,7 @@ impl<'a> Nemesis<'a> {
     }
 
     fn replica_of(&self, master: &Server) -> &'a Server {
-        match self.plan.layout {
+        match self.schedule.plan.layout {
             Layout::Cluster => self.deployment.cluster().replica_of(master),
             _ => self.deployment.replicas().first().copied().expect("there is a replica"),
         }
@@ -370,7 +280,7 @@ impl<'a> Nemesis<'a> {
         let replicas = self.deployment.replicas();
         let sentinel = matches!(fault, Fault::StopSentinel | Fault::KillSentinel);
         let bystanders: Vec<_> = if sentinel { sentinels } else { replicas };
-        let one = *self.rng.choice(&bystanders).expect("there are some");
+        let one = *self.schedule.rng.choice(&bystanders).expect("there are some");
         match fault {
             Fault::StopReplica | Fault::StopSentinel => self.deployment.stop(one),
             _ => self.deployment.kill(one),
@@ -380,17 +290,18 @@ impl<'a> Nemesis<'a> {
     /// Moves the slot of a lock in use to another master.
     fn move_slot(&mut self) {
         let cluster = self.deployment.cluster();
-        let kind = *self.rng.choice(&self.plan.work.kinds).expect("there are some");
+        let kind =
+            *self.schedule.rng.choice(&self.schedule.plan.work.kinds).expect("there are some");
         // The first lock of a kind is always in use.
         let slot = cluster.slot_of(&kind.lock(0));
         let owner = cluster.owner_of_slot(slot).port();
         let masters = self.deployment.masters();
         let others: Vec<_> = masters.into_iter().filter(|other| other.port() != owner).collect();
-        let to = *self.rng.choice(&others).expect("there are others");
+        let to = *self.schedule.rng.choice(&others).expect("there are others");
         cluster.begin_migration(slot, to);
-        self.pause(0..500);
+        self.schedule.pause(0..500);
         cluster.move_keys(slot, to);
-        self.pause(0..500);
+        self.schedule.pause(0..500);
         cluster.end_migration(slot, to);
     }
 
@@ -403,10 +314,10 @@ impl<'a> Nemesis<'a> {
         }
         self.deployment.heal();
         for server in self.deployment.servers() {
-            if self.plan.faults.contains(&Fault::MoveClock) {
+            if self.schedule.plan.faults.contains(&Fault::MoveClock) {
                 server.set_clock(0);
             }
-            if self.plan.faults.contains(&Fault::FullServer) {
+            if self.schedule.plan.faults.contains(&Fault::FullServer) {
                 server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
             }
         }

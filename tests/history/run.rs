@@ -33,14 +33,14 @@ pub fn run(plan: &Plan) -> Report {
     let mut workers = Workers::start(plan, &deployment, store.url());
     let mut nemesis = Nemesis::new(plan, &deployment);
     let end = Instant::now() + plan.span;
-    while Instant::now() < end || !nemesis.has_injected_all() {
+    while Instant::now() < end || !nemesis.schedule.has_injected_all() {
         nemesis.inject(&mut workers);
     }
     nemesis.rest();
     workers.stop_work();
     nemesis.record_unexplained_change(Fault::Quiet);
     let mut left = left_by_idle_workers(plan, &deployment);
-    let (disturbances, counts) = (nemesis.disturbances, counts(&deployment));
+    let (disturbances, counts) = (nemesis.schedule.disturbances, counts(&deployment));
     let (bounds, mut stalls) = (Bounds::of(plan, SLACK), probe.finish());
     stalls.extend(deployment.members.waits().into_iter().map(stalls::between));
     // A server that a fault stops is no stall of the machine.
