@@ -5,6 +5,7 @@
 
 use crate::checks::{History, Promise, Violation};
 use crate::deployment::Deployment;
+use crate::left::Inspected;
 use crate::plan::Layout;
 use crate::record::{Event, Record, Request};
 use crate::system::{Nanos, now};

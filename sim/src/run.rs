@@ -9,23 +9,18 @@ use crate::plan::Plan;
 use crate::program::{Arguments, acquire_all_once};
 use crate::record::millis;
 use crate::report::Report;
-use crate::server::Server;
 use crate::store;
-use crate::system::{Nanos, now, thread};
+use crate::system::{Nanos, now};
 use crate::watch;
-use crate::workers::{DRIFT, Workers, holds_within};
+use crate::workers::{DRIFT, Workers};
 use simulated::world::{self, Outcome, Settings};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// The delay that slow packets and the steps of clocks may add.
 const SLACK: Nanos = millis(50);
-
-/// The time within which idle workers complete requests in the background.
-const COMPLETED: Duration = Duration::from_secs(25);
 
 /// A task gives way at one of this many steps on a mutex or a channel.
 const PREEMPTED: u64 = 16;
@@ -89,8 +84,8 @@ fn judge(plan: &Plan) -> Report {
     }
     nemesis.schedule.rest();
     workers.stop_work();
-    let mut left = left_by_idle_workers(plan, &deployment.serving());
-    let counts = counts(&deployment.serving());
+    let mut left = left::by_idle_workers(plan, || deployment.serving());
+    let counts = left::counts(|| deployment.serving());
     let bounds = Bounds { drift: DRIFT, ..Bounds::of(plan, SLACK) };
     let mut history = History {
         disturbances: nemesis.schedule.disturbances,
@@ -101,79 +96,17 @@ fn judge(plan: &Plan) -> Report {
     workers.finish().for_each(|(worker, records)| history.add(worker, records));
     left.append(&mut workers.leftovers);
     if left.is_empty() {
-        left = left_by_ended_workers(plan, &deployment.serving(), &address);
+        let mut arguments = Arguments::new(&plan.work, 0, plan.seed, String::new());
+        address(&mut arguments);
+        left = left::by_ended_workers(&deployment.serving(), |abandoned| {
+            let acquire = move || acquire_all_once(&arguments, abandoned);
+            let acquiring = world::spawn_in(world::start_process(0), "main", acquire);
+            acquiring.join().unwrap_or_else(|_| vec!["the last worker panicked".to_owned()])
+        });
     }
     let mut report = Report::of(plan, &history, store::take_accounts(), &left);
     report.violations.extend(leases::violations(&history));
     let panics = watch::take_panics();
     report.violations.extend(panics.iter().map(|text| Promise::Answer.violation(text)));
     report
-}
-
-/// Returns the locks and subscriptions when the workers are idle but still run.
-fn left_by_idle_workers(plan: &Plan, servers: &[Server]) -> Vec<String> {
-    let mut left = Vec::new();
-    holds_within(left::idle_time(plan), || {
-        let keys = servers.iter().flat_map(used_keys);
-        let keys = keys.filter(|key| !left::is_kept_by_idle_workers(plan, key));
-        let channels = servers.iter().flat_map(Server::channels);
-        let channels = channels.filter(|name| left::is_left_by_idle_workers(plan, name));
-        left = keys.chain(channels).map(|what| format!("idle, but there is {what}")).collect();
-        left.is_empty()
-    });
-    left
-}
-
-fn used_keys(server: &Server) -> Vec<String> {
-    let is_used = |key: &String| left::is_used(key, || server.get(key));
-    server.keys().into_iter().filter(is_used).collect()
-}
-
-/// Returns the count of each plain semaphore and latch, when idle workers have completed requests.
-fn counts(servers: &[Server]) -> BTreeMap<String, i64> {
-    let mut counts = BTreeMap::new();
-    holds_within(COMPLETED, || {
-        let keys = servers.iter().flat_map(|server| {
-            let keys = server.keys().into_iter().filter(|key| left::is_count(key));
-            let read = |key: String| Some((server.get(&key)?.parse().ok()?, key));
-            keys.filter_map(read).map(|(free, key)| (key, free)).collect::<Vec<_>>()
-        });
-        counts = keys.collect();
-        counts.iter().all(|(name, count)| left::is_free(name, *count))
-    });
-    counts
-}
-
-/// Acquires every lock once after all workers have ended, and returns what is left.
-fn left_by_ended_workers(
-    plan: &Plan,
-    servers: &[Server],
-    address: &dyn Fn(&mut Arguments),
-) -> Vec<String> {
-    let mut arguments = Arguments::new(&plan.work, 0, plan.seed, String::new());
-    address(&mut arguments);
-    let keys = servers.iter().flat_map(Server::keys);
-    let abandoned = keys.filter_map(|key| left::abandoned(&key)).collect();
-    let process = world::start_process(0);
-    let acquiring =
-        world::spawn_in(process, "main", move || acquire_all_once(&arguments, abandoned));
-    let mut left = acquiring.join().unwrap_or_else(|_| vec!["the last worker panicked".to_owned()]);
-    let mut on_servers = Vec::new();
-    holds_within(Duration::from_secs(20), || {
-        on_servers = servers.iter().flat_map(left_on).collect();
-        on_servers.is_empty()
-    });
-    left.append(&mut on_servers);
-    thread::sleep(Duration::from_millis(1));
-    left
-}
-
-fn left_on(server: &Server) -> Vec<String> {
-    let keys = used_keys(server).into_iter().filter(|key| !left::is_kept_by_ended_workers(key));
-    let keys = keys.map(|key| format!("the key {key}"));
-    let channels = server.channels().into_iter().filter(|name| !left::is_kept_channel(name));
-    let channels = channels.map(|channel| format!("the channel {channel}"));
-    let connections = server.connections();
-    let ours = (connections > 0).then(|| format!("{connections} connections"));
-    keys.chain(channels).chain(ours).collect()
 }

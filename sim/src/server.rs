@@ -1,5 +1,6 @@
 //! A server of the simulation: the core of the test server on the simulated network.
 
+use crate::left::Inspected;
 use leasehold_testserver::core::{Address, ConnectionId, Core, Data, LogEntry, Message};
 use simulated::net::{self, ServerId, Service};
 use std::cell::RefCell;
@@ -150,9 +151,10 @@ impl Server {
         });
         bulk_strings(&String::from_utf8_lossy(&reply))
     }
+}
 
-    /// Returns the keys but those of the records of clients, in order.
-    pub fn keys(&self) -> Vec<String> {
+impl Inspected for Server {
+    fn keys(&self) -> Vec<String> {
         let keys = self.with_core(Core::keys);
         let mut keys: Vec<_> =
             keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
@@ -161,23 +163,21 @@ impl Server {
         keys
     }
 
-    /// Returns the text at a key.
-    pub fn get(&self, key: &str) -> Option<String> {
+    fn text(&self, key: &str) -> Option<String> {
         self.ask(&["GET", key]).pop()
     }
 
-    /// Returns the channels with subscribers, sharded channels included.
-    pub fn channels(&self) -> Vec<String> {
+    fn channels(&self) -> Vec<String> {
         let mut channels = self.ask(&["PUBSUB", "CHANNELS"]);
         channels.extend(self.ask(&["PUBSUB", "SHARDCHANNELS"]));
         channels.sort();
         channels
     }
 
-    /// Returns how many connections of the library the server has.
-    pub fn connections(&self) -> usize {
+    fn connections(&self) -> Vec<String> {
         let list = self.ask(&["CLIENT", "LIST"]).concat();
-        list.lines().filter(|line| line.contains("name=leasehold:")).count()
+        let ours = list.lines().filter(|line| line.contains("name=leasehold:"));
+        ours.map(str::to_owned).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 
 pub use crate::store::Store;
 pub use simulated::{channel, process_id, thread};
+use std::time::Duration;
 
 /// A moment, in nanoseconds.
 pub type Nanos = u64;
@@ -14,4 +15,21 @@ const START: Nanos = 3_600_000_000_000;
 /// Returns the present, on a clock that is true for all processes.
 pub fn now() -> Nanos {
     START + simulated::world::now()
+}
+
+/// The interval at which the run looks whether something has come about.
+pub const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Blocks until a condition holds. Returns `false` if it does not within `span`.
+pub fn holds_within(span: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let end = now() + span.as_nanos() as Nanos;
+    loop {
+        if holds() {
+            return true;
+        }
+        if end <= now() {
+            return false;
+        }
+        thread::sleep(INTERVAL);
+    }
 }

@@ -5,7 +5,7 @@ use crate::leases;
 use crate::plan::Plan;
 use crate::program::{self, Arguments};
 use crate::record::Record;
-use crate::system::{Nanos, now, thread};
+use crate::system::{INTERVAL, Nanos, holds_within, now, thread};
 use simulated::net;
 use simulated::world::{self, ProcessId};
 use std::collections::BTreeMap;
@@ -15,9 +15,6 @@ use std::time::Duration;
 
 /// The clocks of workers are off by up to this many millionths, in either direction.
 pub const DRIFT: u64 = 10_000;
-
-/// The interval at which the run looks whether workers have come to a state.
-const INTERVAL: Duration = Duration::from_millis(10);
 
 /// The time in which an ended worker leaves no task and no connection.
 const ENDED: Duration = Duration::from_secs(20);
@@ -51,20 +48,6 @@ pub struct Workers<'a> {
     started: usize,
     ended: BTreeMap<usize, (Worker, Vec<Record>)>,
     pub leftovers: Vec<String>,
-}
-
-/// Blocks until a condition holds. Returns `false` if it does not within `span`.
-pub fn holds_within(span: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let end = now() + span.as_nanos() as Nanos;
-    loop {
-        if holds() {
-            return true;
-        }
-        if end <= now() {
-            return false;
-        }
-        thread::sleep(INTERVAL);
-    }
 }
 
 impl<'a> Workers<'a> {

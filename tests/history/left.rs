@@ -1,8 +1,10 @@
-//! What may be left on the servers, as far as the names of keys and channels tell.
+//! What workers leave on the servers: what may be left, and what is.
 
 use crate::fault::Fault;
 use crate::kind::{CAPACITY, Kind};
 use crate::plan::Plan;
+use crate::system::holds_within;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The prefix of the counters of fencing tokens, which may stay in Redis.
@@ -38,15 +40,103 @@ const REQUESTS: &str = "leasehold_request:";
 /// The time within which idle workers leave no lock and no subscription.
 const IDLE: Duration = Duration::from_secs(8);
 
+/// The time within which idle workers complete requests in the background, which do not reconnect
+/// at once.
+const COMPLETED: Duration = Duration::from_secs(25);
+
+/// The time within which ended workers leave nothing.
+const ENDED: Duration = Duration::from_secs(20);
+
+/// A server, as a run looks at it.
+pub trait Inspected {
+    /// Returns the keys but those of the records of clients.
+    fn keys(&self) -> Vec<String>;
+
+    /// Returns the text at a key.
+    fn text(&self, key: &str) -> Option<String>;
+
+    /// Returns the channels with subscribers, sharded channels included.
+    fn channels(&self) -> Vec<String>;
+
+    /// Returns a text for each connection of the library.
+    fn connections(&self) -> Vec<String>;
+}
+
+/// Returns the locks and subscriptions on the masters when the workers are idle but still run.
+pub fn by_idle_workers<S: Inspected>(plan: &Plan, masters: impl Fn() -> Vec<S>) -> Vec<String> {
+    let mut left = Vec::new();
+    holds_within(idle_time(plan), || {
+        let masters = masters();
+        let keys = masters.iter().flat_map(used_keys);
+        let keys = keys.filter(|key| !is_kept_by_idle_workers(plan, key));
+        let channels = masters.iter().flat_map(Inspected::channels);
+        let channels = channels.filter(|name| is_left_by_idle_workers(plan, name));
+        left = keys.chain(channels).map(|what| format!("idle, but there is {what}")).collect();
+        left.is_empty()
+    });
+    left
+}
+
+/// Returns the count of each plain semaphore and latch.
+///
+/// Waits a while until all permits are free: idle workers complete requests without an answer in
+/// the background. Killed workers may keep permits.
+pub fn counts<S: Inspected>(masters: impl Fn() -> Vec<S>) -> BTreeMap<String, i64> {
+    let mut counts = BTreeMap::new();
+    holds_within(COMPLETED, || {
+        let of_server = |server: &S| {
+            let keys = server.keys().into_iter().filter(|key| is_count(key));
+            let read = |key: String| Some((server.text(&key)?.parse().ok()?, key));
+            keys.filter_map(read).map(|(free, key)| (key, free)).collect::<Vec<_>>()
+        };
+        counts = masters().iter().flat_map(of_server).collect();
+        counts.iter().all(|(name, count)| is_free(name, *count))
+    });
+    counts
+}
+
+/// Acquires every lock once after all workers have ended, and returns what is left on the masters.
+///
+/// `acquire` does so, with these locks too, and returns a text for each that it cannot acquire.
+pub fn by_ended_workers<S: Inspected>(
+    masters: &[S],
+    acquire: impl FnOnce(Vec<(Kind, String)>) -> Vec<String>,
+) -> Vec<String> {
+    let keys = masters.iter().flat_map(Inspected::keys);
+    let mut left = acquire(keys.filter_map(|key| abandoned(&key)).collect());
+    let mut on_servers = Vec::new();
+    holds_within(ENDED, || {
+        on_servers = masters.iter().flat_map(left_on).collect();
+        on_servers.is_empty()
+    });
+    left.append(&mut on_servers);
+    left
+}
+
+fn left_on(server: &impl Inspected) -> Vec<String> {
+    let keys = used_keys(server).into_iter().filter(|key| !is_kept_by_ended_workers(key));
+    let keys = keys.map(|key| format!("the key {key}"));
+    let channels = server.channels().into_iter().filter(|name| !is_kept_channel(name));
+    let channels = channels.map(|channel| format!("the channel {channel}"));
+    let ours = server.connections().into_iter().map(|it| format!("the client {it}"));
+    keys.chain(channels).chain(ours).collect()
+}
+
+/// Returns the keys of a server but those of semaphores without permits in use.
+fn used_keys(server: &impl Inspected) -> Vec<String> {
+    let is_in_use = |key: &String| is_used(key, || server.text(key));
+    server.keys().into_iter().filter(is_in_use).collect()
+}
+
 /// Returns the time within which idle workers leave nothing. The locks of killed workers last for
 /// a lease.
-pub fn idle_time(plan: &Plan) -> Duration {
+fn idle_time(plan: &Plan) -> Duration {
     let longest = plan.work.leases.into_iter().max().unwrap_or_default();
     IDLE + if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO }
 }
 
 /// Whether this key may exist when the workers are idle but still run.
-pub fn is_kept_by_idle_workers(plan: &Plan, key: &str) -> bool {
+fn is_kept_by_idle_workers(plan: &Plan, key: &str) -> bool {
     // After the last hold has expired, nobody deletes the keys of the waiting clients.
     let expires =
         plan.faults != [Fault::Quiet] || plan.work.kept_to_the_end > 0 || plan.work.limited > 0;
@@ -59,41 +149,41 @@ pub fn is_kept_by_idle_workers(plan: &Plan, key: &str) -> bool {
 /// Whether idle workers must not be subscribed to this channel.
 ///
 /// Listeners keep a subscription to the channel of a lock for half a poll interval.
-pub fn is_left_by_idle_workers(plan: &Plan, channel: &str) -> bool {
+fn is_left_by_idle_workers(plan: &Plan, channel: &str) -> bool {
     channel.starts_with("redisson_") && plan.work.poll_interval < IDLE
 }
 
 /// Whether this key may exist after all workers have ended, and all locks were acquired once.
-pub fn is_kept_by_ended_workers(key: &str) -> bool {
+fn is_kept_by_ended_workers(key: &str) -> bool {
     [COUNTERS, REQUESTS, LATCHES, ROUNDS].iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// Whether anybody may still be subscribed to this channel after all workers have ended.
-pub fn is_kept_channel(channel: &str) -> bool {
+fn is_kept_channel(channel: &str) -> bool {
     channel.starts_with("__")
 }
 
 /// Whether this key is no semaphore, or a semaphore with permits in use. `value` reads its value.
 ///
 /// The check of the history knows how many permits of a plain semaphore have to be free.
-pub fn is_used(key: &str, value: impl FnOnce() -> Option<String>) -> bool {
+fn is_used(key: &str, value: impl FnOnce() -> Option<String>) -> bool {
     let is_full = || value() == Some(CAPACITY.to_string());
     !(key.starts_with(COUNTS) || (key.starts_with(PERMITS) && is_full()))
 }
 
 /// Whether the value of this key is the count of a plain semaphore or of a latch.
-pub fn is_count(key: &str) -> bool {
+fn is_count(key: &str) -> bool {
     key.starts_with(COUNTS) || key.starts_with(LATCHES)
 }
 
 /// Whether no permit of a plain semaphore is in use, if this is one with this count.
-pub fn is_free(name: &str, count: i64) -> bool {
+fn is_free(name: &str, count: i64) -> bool {
     name.starts_with(LATCHES) || count == i64::from(CAPACITY)
 }
 
 /// Returns the lock that another caller has to acquire before this key is gone: a queue lock that
 /// clients have waited for, or a semaphore with permits in use, expired ones included.
-pub fn abandoned(key: &str) -> Option<(Kind, String)> {
+fn abandoned(key: &str) -> Option<(Kind, String)> {
     if let Some(name) = key.strip_prefix(WAITERS).or(key.strip_prefix(CLIENTS)) {
         return Some((Kind::Queued, name.trim_matches(['{', '}']).to_owned()));
     }

@@ -13,15 +13,15 @@
 //! | `program/` | the program of a worker, which acquires locks and uses the store |
 //! | `checks/` | the checks of a history, with tests |
 //! | `schedule.rs` | the order of the faults, their lengths and records, from a seed |
-//! | `left.rs` | the keys and channels that may be left on the servers |
+//! | `left.rs` | what workers leave on the servers |
 //! | `report.rs` | the report of a run |
 //! | `controls.rs` | plans with a known bug, which the checks must find |
 //!
 //! They name each other, `system`, and the harness's `slots` and `subject` as modules of the root,
-//! and depend on no crate but leasehold, fastrand and crc. `system.rs` has all that differs between the
-//! two worlds: the clock, threads, channels, the number of a process, and the store. A run of the
-//! simulation has to be the same with the same seed. So a shared file uses no other clock, thread,
-//! lock or channel, no file, socket or process, and no map without an order.
+//! and depend on no crate but leasehold, fastrand and crc. `system.rs` has all that differs between
+//! the two worlds: the clock, threads, channels, waits, the number of a process, and the store. A run
+//! of the simulation has to be the same with the same seed. So a shared file uses no other clock,
+//! thread, lock or channel, no file, socket or process, and no map without an order.
 //!
 //! These files run the histories with real servers and processes:
 //!

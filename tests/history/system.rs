@@ -12,6 +12,9 @@ pub use crossbeam_channel as channel;
 /// The threads of a process. Shared files use `sleep`, and `scope` with `spawn` and `join`.
 pub use std::thread;
 
+/// Blocks until a condition holds, at most for a time. Returns whether it does.
+pub use crate::harness::wait::holds_within;
+
 /// The store that the locks protect. Shared files use `open`, `read` and `write`.
 pub use crate::store::Store;
 
