@@ -138,7 +138,9 @@ fn a_holder_in_a_loop_yields_to_waiters_on_every_node() {
             // On a busy machine the waiter misses some yields.
             assert!(passed <= TURNS * 400, "{passed} holds in {TURNS} waits");
             let heard: Vec<_> = releases.try_iter().collect();
-            assert!(heard.contains(&Some(1)), "{sharding:?}: {heard:?}");
+            let most = heard.iter().copied().flatten().max();
+            // The loop waits at times too, and listens then.
+            assert!(matches!(most, Some(1 | 2)), "{sharding:?}: {heard:?}");
             assert!(heard.iter().all(Option::is_some), "{sharding:?}");
         }
     }
