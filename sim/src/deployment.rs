@@ -8,6 +8,7 @@ use crate::peers::Peers;
 use crate::plan::{Layout, Plan};
 use crate::program::Arguments;
 use crate::server::Server;
+use crate::slots::slot;
 use crate::system::{holds_within, thread};
 use leasehold_testserver::core::{Address, ClusterMap, Core, Data, SLOTS};
 use simulated::{net, world};
@@ -217,6 +218,14 @@ impl Deployment {
         let map = Rc::clone(&self.topology.borrow().map);
         let owner = map.owner_id(slot).expect("each slot has an owner");
         (0..self.count).find(|place| id(*place) == owner).expect("a node of the map")
+    }
+
+    /// Returns the server that serves a lock.
+    pub fn server_of(&self, lock: &str) -> Server {
+        match self.layout {
+            Layout::Cluster => self.server(self.owner_of(slot(lock))),
+            _ => self.server(self.masters()[0]),
+        }
     }
 
     // --- faults

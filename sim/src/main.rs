@@ -13,13 +13,13 @@
 //! | `seeds FILE` | runs the seeds that a file names, one per line |
 //! | `hash SEED` | prints the hash of a run with a trace, for `seeds` |
 //! | `faults` | prints the names of the seeded faults |
-//! | `find FAULT SEARCHES` | counts the runs until a seeded fault is found (`script/sim --seeded`) |
+//! | `find FAULT SEARCHES` | counts the runs until a seeded fault is found (`script/seeded`) |
+//! | `controls RUNS` | runs the plans for seeded faults without these |
 
 #![allow(dead_code, unreachable_pub, reason = "the files of the histories are shared")]
 
 #[path = "../../tests/history/checks/mod.rs"]
 mod checks;
-#[path = "../../tests/history/controls.rs"]
 mod controls;
 mod deployment;
 #[path = "../../tests/history/fault.rs"]
@@ -72,6 +72,7 @@ fn main() -> ExitCode {
         ["seeds", file] => search::run_file(file),
         ["hash", seed] => search::print_hash(number(seed)),
         ["faults"] => find::list(),
+        ["controls", runs] => find::run_without_faults(number(runs)),
         ["find", fault, searches] => find::find(fault, number(searches)),
         _ => {
             eprintln!("usage: script/sim SEED, or see the head of sim/src/main.rs");

@@ -4,6 +4,7 @@ use crate::checks::{Affected, Effect};
 use crate::deployment::Deployment;
 use crate::fault::Fault;
 use crate::plan::Plan;
+use crate::program::{Arguments, force_unlock};
 use crate::schedule::{CUTS, Impact, SLOW, Schedule};
 use crate::server::Server;
 use crate::slots::slot;
@@ -11,6 +12,7 @@ use crate::system::now;
 use crate::workers::Workers;
 use leasehold_testserver::core::Data;
 use simulated::net::{self, Direction, Flow, Whose};
+use simulated::world;
 use std::time::Duration;
 
 /// The most slots that move during one fault.
@@ -36,13 +38,13 @@ impl<'a> Nemesis<'a> {
         let from = now();
         let mut begun = Vec::new();
         for fault in [Some(fault), beside].into_iter().flatten() {
-            simulated::world::note_fault(|| format!("-- {fault:?}"));
+            world::note_fault(|| format!("-- {fault:?}"));
             begun.push((fault, self.begin(fault, workers)));
         }
         self.schedule.wait_out();
         self.end(workers, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let until = now();
-        simulated::world::note(|| "-- the faults have ended".to_owned());
+        world::note(|| "-- the faults have ended".to_owned());
         for (fault, impact) in begun {
             self.schedule.record(format!("{fault:?}"), [from, until], impact);
         }
@@ -67,6 +69,7 @@ impl<'a> Nemesis<'a> {
                 self.begin_without_delay(fault);
                 Impact::on_all_slots(Affected::Nobody, Effect::Delays)
             }
+            Fault::DeleteLock | Fault::ForceUnlock => self.begin_on_lock(fault),
             Fault::HalfOpen | Fault::DelayReplies | Fault::CutReplies | Fault::CutRequests => {
                 self.begin_on_connections(fault, workers);
                 Impact::on_all_slots(Affected::All, Effect::Delays)
@@ -81,7 +84,7 @@ impl<'a> Nemesis<'a> {
             }
             Fault::StopReplica | Fault::KillReplica | Fault::StopSentinel | Fault::KillSentinel => {
                 self.begin_on_bystander(fault);
-                Impact::on_all_slots(Affected::Nobody, Effect::Delays)
+                self.schedule.impact_of_bystander(fault)
             }
             Fault::MoveSlot => {
                 self.move_slots();
@@ -132,6 +135,21 @@ impl<'a> Nemesis<'a> {
             }
         }
         Impact::on_all_slots(Affected::Worker(index), Effect::Delays)
+    }
+
+    fn begin_on_lock(&mut self, fault: Fault) -> Impact {
+        let lock = self.schedule.lock();
+        if fault == Fault::DeleteLock {
+            self.deployment.server_of(&lock).ask(&["DEL", &lock]);
+        } else {
+            let address = |arguments: &mut Arguments| self.deployment.add_addresses(arguments);
+            let (arguments, lock) =
+                (Arguments::beside_workers(self.schedule.plan, address), lock.clone());
+            let force = move || force_unlock(&arguments, &lock);
+            let forcing = world::spawn_in(world::start_process(0), "main", force);
+            forcing.join().expect("no panic").expect("no fault prevents it");
+        }
+        Impact::on_lock(&lock)
     }
 
     /// Begins a fault between workers and servers.

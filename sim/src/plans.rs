@@ -1,5 +1,6 @@
 //! The plan of each seed.
 
+use crate::fault::Fault;
 use crate::plan::{Layout, Plan, Work};
 use std::ops::Range;
 use std::time::Duration;
@@ -13,13 +14,47 @@ const PLANS: u64 = 24;
 /// Returns the plan of a seed. Fifteen of 24 seeds have fail-overs or a cluster.
 ///
 /// In a third of the seeds the renewed leases are short, in another third faults outlast the leases.
+/// Half of the seeds with all faults have work of their own.
 pub fn of(seed: u64) -> Plan {
     let plan = base(seed);
-    match seed / PLANS % 3 {
+    let plan = match seed / PLANS % 3 {
         0 => plan,
         1 => Plan { work: Work { leases: SHORT, ..plan.work }, ..plan },
         _ => Plan { lasting: LASTING, work: Work { leases: MIDDLE, ..plan.work }, ..plan },
-    }
+    };
+    let has_own_work = plan.name == "everything" && seed / PLANS / 3 % 2 == 1;
+    if has_own_work { with_own_work(plan) } else { plan }
+}
+
+/// Changes the work of a plan as its seed says: rare combinations show what the usual ones hide.
+fn with_own_work(plan: Plan) -> Plan {
+    let mut rng = fastrand::Rng::with_seed(plan.seed);
+    let millis = Duration::from_millis;
+    let mut kinds = plan.work.kinds.clone();
+    rng.shuffle(&mut kinds);
+    // Few kinds, so that more callers meet at each lock.
+    kinds.truncate(rng.usize(1..=kinds.len()));
+    let has_replicas = matches!(plan.layout, Layout::Sentinel | Layout::Cluster);
+    let work = Work {
+        workers: rng.usize(2..=5),
+        threads: rng.usize(1..=4),
+        locks: rng.u64(1..=4),
+        used_for: millis(*rng.choice(&[20, 300, 2000, 60_000]).expect("four")),
+        longest: [
+            millis(*rng.choice(&[2, 30, 300]).expect("three")),
+            millis(*rng.choice(&[500, 4000]).expect("two")),
+        ],
+        kept_to_the_end: rng.u8(0..30),
+        limited: rng.u8(0..40),
+        large: rng.u8(0..100),
+        poll_interval: millis(*rng.choice(&[200, 1000, 3000]).expect("three")),
+        response_timeout: millis(*rng.choice(&[400, 1000]).expect("two")),
+        min_replicas: if has_replicas { rng.u32(0..=1) } else { 0 },
+        kinds,
+        ..plan.work
+    };
+    let faults = Fault::of(plan.layout, &work.kinds);
+    Plan { faults, work, ..plan }
 }
 
 /// Leases that a few lost messages end, and leases that end during a fault of [`LASTING`].

@@ -96,8 +96,7 @@ fn judge(plan: &Plan) -> Report {
     workers.finish().for_each(|(worker, records)| history.add(worker, records));
     left.append(&mut workers.leftovers);
     if left.is_empty() {
-        let mut arguments = Arguments::new(&plan.work, 0, plan.seed, String::new());
-        address(&mut arguments);
+        let arguments = Arguments::beside_workers(plan, address);
         left = left::by_ended_workers(&deployment.serving(), |abandoned| {
             let acquire = move || acquire_all_once(&arguments, abandoned);
             let acquiring = world::spawn_in(world::start_process(0), "main", acquire);

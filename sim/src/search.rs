@@ -118,20 +118,14 @@ fn run_batch(from: u64, sums: &Mutex<Sums>) -> bool {
     status.success()
 }
 
-/// Returns the hash of a traced run in another process, whose addresses are other ones.
-fn hash_elsewhere(seed: u64) -> String {
-    let output = start(&["hash", &seed.to_string()]).wait_with_output().expect("our own child");
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
-
 /// Prints the hash of a run with a trace.
 pub fn print_hash(seed: u64) -> bool {
     println!("{:016x}", run(&plans::of(seed), true).outcome.hash);
     true
 }
 
-/// Runs the seeds of a file: one per line, and a comment. Each runs twice, the second time in
-/// another process and with a trace, and must be the same.
+/// Runs the seeds of a file: one per line, and a comment. Each runs twice at the same time, once in
+/// another process, whose addresses are other ones, and with a trace. Both runs must be the same.
 pub fn run_file(file: &str) -> bool {
     let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
@@ -139,12 +133,15 @@ pub fn run_file(file: &str) -> bool {
         lines.filter(|line| !line.is_empty()).map(|line| line.parse().expect("a seed")).collect();
     let mut is_good = true;
     for seed in &seeds {
+        let elsewhere = start(&["hash", &seed.to_string()]);
         let first = run(&plans::of(*seed), false);
         if !first.is_good() {
             println!("seed {seed} failed\n{first}");
             is_good = false;
         }
-        if format!("{:016x}", first.outcome.hash) != hash_elsewhere(*seed) {
+        let second = elsewhere.wait_with_output().expect("our own child");
+        let hash = format!("{:016x}\n", first.outcome.hash);
+        if hash != String::from_utf8_lossy(&second.stdout) {
             println!("seed {seed}: the second run was not the same");
             is_good = false;
         }

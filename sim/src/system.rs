@@ -17,6 +17,11 @@ pub fn now() -> Nanos {
     START + simulated::world::now()
 }
 
+/// Returns the present on the clock of the standard library, as the library sees it.
+pub fn instant() -> std::time::Instant {
+    simulated::clock::instant()
+}
+
 /// The interval at which the run looks whether something has come about.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 

@@ -16,6 +16,11 @@ use std::time::Duration;
 /// The clocks of workers are off by up to this many millionths, in either direction.
 pub const DRIFT: u64 = 10_000;
 
+/// The most steps of the time of day of a worker, when they happen after its start, and their size.
+const STEPS: u64 = 4;
+const STEPPED: Duration = Duration::from_secs(20);
+const STEP: Duration = Duration::from_secs(3600);
+
 /// The time in which an ended worker leaves no task and no connection.
 const ENDED: Duration = Duration::from_secs(20);
 
@@ -93,6 +98,7 @@ impl<'a> Workers<'a> {
         let lease = arguments.lease().as_nanos() as Nanos;
         let drift = (world::random() % (2 * DRIFT + 1)) as i64 - DRIFT as i64;
         let id = world::start_process(drift);
+        step_time_of_day(id);
         let signals = Arc::<Signals>::default();
         let seen = Arc::clone(&signals);
         drop(world::spawn_in(id, "main", move || run(index, &arguments, &seen)));
@@ -157,6 +163,16 @@ impl<'a> Workers<'a> {
         let records = std::mem::take(&mut *process.signals.records.lock().expect("no panic"));
         let Process { lease, killed, index, .. } = process;
         self.ended.insert(index, (Worker { lease, killed, stalls: Vec::new() }, records));
+    }
+}
+
+/// Moves the time of day of a worker now and then, forward or back. This excuses nothing.
+fn step_time_of_day(process: ProcessId) {
+    let micros = |most: Duration| world::random() % most.as_micros() as u64;
+    for _ in 0..world::random() % STEPS {
+        let span = micros(2 * STEP) as i64 - STEP.as_micros() as i64;
+        let at = Duration::from_micros(micros(STEPPED));
+        world::after(at, move || world::step_wall_clock(process, span));
     }
 }
 

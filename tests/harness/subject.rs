@@ -17,6 +17,7 @@ pub trait SubjectGuard {
     fn remaining(&self) -> Duration;
     fn wait_lost(&self, timeout: Duration) -> bool;
     fn extend(&self, lease: Duration) -> Result<()>;
+    fn on_lost(&self, call: impl FnOnce() + Send + 'static);
     fn detach(self);
 }
 
@@ -63,6 +64,9 @@ macro_rules! subject_guard {
             }
             fn extend(&self, lease: Duration) -> Result<()> {
                 self.extend(lease)
+            }
+            fn on_lost(&self, call: impl FnOnce() + Send + 'static) {
+                self.on_lost(call);
             }
             fn detach(self) {
                 self.detach();
@@ -160,6 +164,9 @@ impl SubjectGuard for Permit {
     fn extend(&self, _lease: Duration) -> Result<()> {
         panic!("a permit has no such method");
     }
+    fn on_lost(&self, call: impl FnOnce() + Send + 'static) {
+        self.on_lost(call);
+    }
     fn detach(self) {
         panic!("a permit has no such method");
     }
@@ -254,6 +261,9 @@ impl<R: SubjectGuard, W: SubjectGuard> SubjectGuard for Side<R, W> {
     }
     fn extend(&self, lease: Duration) -> Result<()> {
         either!(self, it => it.extend(lease))
+    }
+    fn on_lost(&self, call: impl FnOnce() + Send + 'static) {
+        either!(self, it => it.on_lost(call));
     }
     fn detach(self) {
         either!(self, it => it.detach());

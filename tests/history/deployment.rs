@@ -97,6 +97,14 @@ impl Deployment {
         self.servers().iter().filter(|server| server.says("role:master")).collect()
     }
 
+    /// Returns the server that serves a lock.
+    pub fn server_of(&self, lock: &str) -> &Server {
+        match &self.servers {
+            Servers::Cluster(cluster) => cluster.owner_of(lock),
+            Servers::Independent(_) | Servers::Replicated(_) => self.masters()[0],
+        }
+    }
+
     /// Returns the number of fail-overs, as far as the servers count them.
     pub fn epoch(&self) -> u64 {
         match &self.servers {

@@ -1,5 +1,6 @@
 //! The faults, and the layouts in which each can be injected.
 
+use crate::kind::Kind;
 use crate::plan::Layout;
 
 /// The size of the step of a clock, in milliseconds.
@@ -34,6 +35,10 @@ pub enum Fault {
     KillSubscribers,
     /// `SCRIPT FLUSH`.
     FlushScripts,
+    /// Somebody deletes the key of a lock in use.
+    DeleteLock,
+    /// Another client releases a lock in use by force.
+    ForceUnlock,
     /// Servers refuse all commands that need memory.
     FullServer,
     /// One server, or several of five, is stopped for a while.
@@ -74,6 +79,9 @@ impl Fault {
     const CONNECTIONS: [Fault; 4] =
         [Fault::HalfOpen, Fault::DelayReplies, Fault::CutReplies, Fault::CutRequests];
 
+    /// Faults of single locks.
+    pub const LOCKS: [Fault; 2] = [Fault::DeleteLock, Fault::ForceUnlock];
+
     /// Faults that excuse no delay of other workers.
     pub const NO_DELAY: [Fault; 7] = [
         Fault::Quiet,
@@ -85,8 +93,9 @@ impl Fault {
         Fault::StopWorker,
     ];
 
-    /// Returns the faults of a layout. Faults of workers come alone and beside other faults.
-    pub fn of(layout: Layout) -> Vec<Fault> {
+    /// Returns the faults of a layout with locks of these kinds. Faults of workers come alone and
+    /// beside other faults.
+    pub fn of(layout: Layout, kinds: &[Kind]) -> Vec<Fault> {
         use Fault::*;
         let of_servers: &[Fault] = match layout {
             Layout::One | Layout::Five => {
@@ -107,7 +116,9 @@ impl Fault {
             }
         };
         let late = [Fault::CutOffWorker, Fault::LateRequests, Fault::LateReplies];
-        [of_servers, &Fault::CONNECTIONS, &Fault::NO_DELAY, &late].concat()
+        let of_locks =
+            if kinds.iter().any(|kind| kind.is_one_key()) { &Fault::LOCKS[..] } else { &[] };
+        [of_servers, of_locks, &Fault::CONNECTIONS, &Fault::NO_DELAY, &late].concat()
     }
 
     /// Whether a replica replaces a master.

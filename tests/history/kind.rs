@@ -50,6 +50,17 @@ impl Kind {
         format!("{self}-{number}")
     }
 
+    /// Whether a hold of this kind is one key, apart from what belongs to waiters.
+    pub fn is_one_key(self) -> bool {
+        use Kind::{Fair, Fenced, Plain, Queued, Rw, Spin};
+        matches!(self, Plain | Fenced | Fair | Rw | Spin | Queued)
+    }
+
+    /// Whether this lock may be a member of a multi-lock, whose members show no tokens here.
+    pub fn may_join(self) -> bool {
+        matches!(self, Kind::Plain | Kind::Rw | Kind::Spin)
+    }
+
     /// Whether holds of this kind may have a fixed lease and a longest hold.
     pub fn has_leases(self) -> bool {
         !matches!(self, Kind::Count | Kind::Latch | Kind::Election)

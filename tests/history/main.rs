@@ -15,7 +15,6 @@
 //! | `schedule.rs` | the order of the faults, their lengths and records, from a seed |
 //! | `left.rs` | what workers leave on the servers |
 //! | `report.rs` | the report of a run |
-//! | `controls.rs` | plans with a known bug, which the checks must find |
 //!
 //! They name each other, `system`, and the harness's `slots` and `subject` as modules of the root,
 //! and depend on no crate but leasehold, fastrand and crc. `system.rs` has all that differs between
@@ -45,7 +44,6 @@
 mod harness;
 
 mod checks;
-mod controls;
 mod deployment;
 mod fault;
 mod kind;
@@ -63,12 +61,10 @@ mod system;
 mod worker;
 mod workers;
 
-use controls::{CONTROLS, Control, unfenced};
 use harness::{process, slots, subject};
 use plan::{Layout, Plan};
 use report::{Counts, Report};
 use run::run;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use worker::{WORKER, run_worker};
 
@@ -118,99 +114,9 @@ fn promises_are_kept_with_five_servers() {
     assert_kept(Layout::Five);
 }
 
-#[test]
-fn a_queue_lock_keeps_its_order() {
-    for (plan, report) in runs(&[Plan::order(Layout::One, seed(), span())]) {
-        report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept_and_busy();
-    }
-}
-
-#[test]
-fn a_latch_opens_at_its_last_count_down() {
-    for (plan, report) in runs(&[Plan::latches(Layout::One, seed(), span())]) {
-        report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept_with_rounds();
-    }
-}
-
+/// Injects all faults of a layout. The simulation has the other plans, and the seeded faults.
 fn assert_kept(layout: Layout) {
-    for (plan, report) in runs(&plans(layout, seed())) {
-        report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept_and_busy();
-    }
-}
-
-/// Returns the two plans of a layout: all faults, and only faults that excuse no delay.
-fn plans(layout: Layout, seed: u64) -> [Plan; 2] {
-    [Plan::everything(layout, seed, span()), Plan::waits(layout, seed, span())]
-}
-
-/// Returns the control for the seeded fault that `LEASEHOLD_SEEDED_FAULT` names, or all controls.
-fn chosen() -> impl Iterator<Item = &'static Control> + Send {
-    let one = std::env::var("LEASEHOLD_SEEDED_FAULT").ok();
-    CONTROLS.iter().filter(move |control| one.as_ref().is_none_or(|fault| fault == control.fault))
-}
-
-/// The number of seeds to try for a known bug, because it shows only by chance.
-const RUNS: u64 = 5;
-
-/// The number of plans for seeded faults that run at once. More would stall the machine.
-const AT_ONCE: usize = 6;
-
-/// Runs the plans of `seeded_faults_are_found` without the seeded faults.
-#[test]
-fn promises_are_kept_in_the_plans_of_seeded_faults() {
-    let plans: Vec<_> = chosen().map(|control| control.plan(seed())).collect();
-    for (plan, report) in plans.chunks(AT_ONCE).flat_map(runs) {
-        report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept();
-    }
-}
-
-/// Runs the unfenced plan until the store loses an update, and at the same time a fenced plan once.
-#[test]
-fn an_unfenced_store_loses_updates_and_a_fenced_store_does_not() {
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut fenced = unfenced(seed());
-            fenced.work.fenced = true;
-            run(&fenced).assert_kept_and_busy();
-        });
-        let lost = (seed()..seed() + RUNS).any(|seed| {
-            let report = run(&unfenced(seed));
-            println!("unfenced: {report}");
-            report.lost_updates().0 > 0
-        });
-        assert!(lost, "the unfenced store lost nothing: the faults are too few or too short");
-    });
-}
-
-/// Looks for the seeded fault that `LEASEHOLD_SEEDED_FAULT` names, or for all.
-#[test]
-#[ignore = "needs a build with seeded faults: script/seeded makes it and runs this test"]
-fn seeded_faults_are_found() {
-    let chosen = Mutex::new(chosen());
-    let next = || chosen.lock().expect("no panic").next();
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                while let Some(control) = next() {
-                    assert_found(control, seed());
-                }
-            });
-        }
-    });
-}
-
-/// Runs the plan of a seeded fault with several seeds. Fails if no run finds the fault.
-#[track_caller]
-fn assert_found(control: &Control, seed: u64) {
-    let Control { fault, promise, .. } = control;
-    for seed in seed..seed + RUNS {
-        let report = run(&control.seeded(seed));
-        println!("with {fault}: {report}");
-        if report.violations.iter().any(|violation| violation.promise == *promise) {
-            return;
-        }
-    }
-    panic!("{fault} was not found: no run broke {promise:?}");
+    run(&Plan::everything(layout, seed(), span())).assert_kept_and_busy();
 }
 
 /// Runs the plans of all layouts at once, with one seed after the other. `LEASEHOLD_PLAN` names
@@ -223,7 +129,9 @@ fn soak() {
     let (mut seed, name) = (seed(), std::env::var("LEASEHOLD_PLAN").ok());
     while Instant::now() < end {
         let layouts = [Layout::One, Layout::Sentinel, Layout::Cluster, Layout::Five];
-        let mut plans: Vec<_> = layouts.iter().flat_map(|layout| plans(*layout, seed)).collect();
+        let both =
+            |it: &Layout| [Plan::everything(*it, seed, span()), Plan::waits(*it, seed, span())];
+        let mut plans: Vec<_> = layouts.iter().flat_map(both).collect();
         plans.push(Plan::messages(seed, span()));
         plans.extend([Layout::One, Layout::Cluster].map(|it| Plan::latches(it, seed, span())));
         plans.extend([Layout::One, Layout::Cluster].map(|it| Plan::order(it, seed, span())));

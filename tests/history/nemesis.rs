@@ -4,6 +4,7 @@ use super::checks::{Affected, Effect};
 use super::deployment::{Deployment, whose, wipe};
 use super::fault::Fault;
 use super::plan::{Layout, Plan};
+use super::program::{Arguments, force_unlock};
 use super::schedule::{CUTS, Impact, SLOW, Schedule};
 use super::workers::Workers;
 use crate::harness::{Connections, Direction, Flow, Proxy, Server};
@@ -111,6 +112,7 @@ impl<'a> Nemesis<'a> {
             | Fault::KillConnections
             | Fault::KillSubscribers
             | Fault::FlushScripts => self.begin_without_delay(fault),
+            Fault::DeleteLock | Fault::ForceUnlock => self.begin_on_lock(fault),
             Fault::HalfOpen | Fault::DelayReplies | Fault::CutReplies | Fault::CutRequests => {
                 self.begin_on_connections(fault, workers);
                 Impact::on_all_slots(Affected::All, Effect::Delays)
@@ -125,7 +127,7 @@ impl<'a> Nemesis<'a> {
             }
             Fault::StopReplica | Fault::KillReplica | Fault::StopSentinel | Fault::KillSentinel => {
                 self.begin_on_bystander(fault);
-                Impact::on_all_slots(Affected::Nobody, Effect::Delays)
+                self.schedule.impact_of_bystander(fault)
             }
             Fault::MoveSlot => {
                 self.move_slot();
@@ -171,6 +173,18 @@ impl<'a> Nemesis<'a> {
             kill(server, true);
             self.schedule.pause(0..50);
         }
+    }
+
+    fn begin_on_lock(&mut self, fault: Fault) -> Impact {
+        let lock = self.schedule.lock();
+        if fault == Fault::DeleteLock {
+            self.deployment.server_of(&lock).ask::<()>(&["DEL", &lock]);
+        } else {
+            let address = |arguments: &mut Arguments| self.deployment.add_addresses(arguments);
+            let arguments = Arguments::beside_workers(self.schedule.plan, address);
+            force_unlock(&arguments, &lock).expect("no fault prevents it");
+        }
+        Impact::on_lock(&lock)
     }
 
     /// Begins a fault between workers and servers. Servers reach each other.

@@ -46,6 +46,10 @@ pub struct Work {
     pub kinds: Vec<Kind>,
     /// The number of locks of each kind.
     pub locks: u64,
+    /// The longest pause of a thread between two attempts.
+    pub pause: Duration,
+    /// How often a holder checks its hold.
+    pub checked_every: Duration,
     /// How long a lock is used before another replaces it. The first lock of a kind stays.
     ///
     /// A waiter that missed a message is not woken by chance if no other caller uses its lock.
@@ -64,10 +68,10 @@ pub struct Work {
     pub leases: [Duration; 2],
     pub poll_interval: Duration,
     pub response_timeout: Duration,
+    /// The number of replicas that acknowledge each hold.
+    pub min_replicas: u32,
     /// Whether the store checks fencing tokens.
     pub fenced: bool,
-    /// The seeded fault in the code of the workers (`script/seeded`).
-    pub seeded: Option<&'static str>,
 }
 
 /// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
@@ -103,6 +107,17 @@ impl Work {
         (self.poll_interval * 3).max(Duration::from_secs(2))
     }
 
+    /// Returns how long a call waits for replicas.
+    pub fn replica_timeout(&self) -> Duration {
+        self.response_timeout / 2
+    }
+
+    /// Returns the time within which a call has its reply.
+    pub fn reply_time(&self) -> Duration {
+        let replicas = if self.min_replicas > 0 { self.replica_timeout() } else { Duration::ZERO };
+        self.response_timeout + replicas
+    }
+
     /// Returns the shortest permitted time-out.
     pub fn fair_waiter_timeout(&self) -> Duration {
         self.poll_interval * 2
@@ -117,6 +132,8 @@ impl Plan {
             threads: 2,
             kinds: layout.kinds(),
             locks: 2,
+            pause: Duration::from_millis(5),
+            checked_every: Duration::from_millis(2),
             used_for: Duration::from_secs(2),
             // The long holds need renewals.
             longest: [Duration::from_millis(30), Duration::from_secs(4)],
@@ -128,15 +145,15 @@ impl Plan {
             leases: [Duration::from_secs(3), Duration::from_secs(8)],
             poll_interval: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
+            min_replicas: 0,
             fenced: true,
-            seeded: None,
         };
         Plan {
             name: "everything",
             layout,
             seed,
             span,
-            faults: Fault::of(layout),
+            faults: Fault::of(layout, &work.kinds),
             quiet: 300..1500,
             lasting: 300..1500,
             woken_within: None,
@@ -187,7 +204,7 @@ impl Plan {
             response_timeout: Duration::from_millis(500),
             ..all.work
         };
-        Plan { name: "latches", work, ..all }
+        Plan { name: "latches", faults: Fault::of(layout, &work.kinds), work, ..all }
     }
 
     /// Returns a plan for elections. The longest terms outlast the bound of waits.
@@ -199,7 +216,7 @@ impl Plan {
             poll_interval: Duration::from_millis(500),
             ..all.work
         };
-        Plan { name: "elections", work, ..all }
+        Plan { name: "elections", faults: Fault::of(layout, &work.kinds), work, ..all }
     }
 
     /// Returns a plan without faults in which many callers queue for one lock.

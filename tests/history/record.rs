@@ -84,6 +84,8 @@ pub struct Request {
 pub enum Verb {
     /// Acquires a lock or permits, wins an election, or waits for a latch.
     Acquire,
+    /// Acquires a lock as one of the members of a multi-lock.
+    Join,
     /// Waits for a term inside of `run`.
     Lead,
     /// Asks for the leader of an election.
@@ -96,8 +98,9 @@ pub enum Verb {
 }
 
 impl Verb {
-    const ALL: [(Verb, &'static str); 7] = [
+    const ALL: [(Verb, &'static str); 8] = [
         (Verb::Acquire, "acquire"),
+        (Verb::Join, "join"),
         (Verb::Lead, "lead"),
         (Verb::Look, "look"),
         (Verb::Observe, "observe"),

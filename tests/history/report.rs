@@ -117,24 +117,10 @@ impl Report {
     /// Fails if a promise was broken, or if too little happened for a meaningful result.
     #[track_caller]
     pub fn assert_kept_and_busy(&self) {
-        self.assert_kept();
-        let seconds = usize::try_from(self.plan.span.as_secs()).expect("a short span");
-        assert!(self.counts.hand_offs >= seconds, "too few hand-offs: the run is void\n{self}");
-    }
-
-    /// Fails if a promise was broken, or if too few rounds of latches have begun.
-    #[track_caller]
-    pub fn assert_kept_with_rounds(&self) {
-        self.assert_kept();
-        let seconds = usize::try_from(self.plan.span.as_secs()).expect("a short span");
-        assert!(self.counts.rounds >= seconds, "too few rounds: the run is void\n{self}");
-    }
-
-    /// Fails if a promise was broken.
-    #[track_caller]
-    pub fn assert_kept(&self) {
         println!("{self}");
         assert!(self.violations.is_empty(), "{self}");
+        let seconds = usize::try_from(self.plan.span.as_secs()).expect("a short span");
+        assert!(self.counts.hand_offs >= seconds, "too few hand-offs: the run is void\n{self}");
     }
 
     /// Returns the number of lost updates, and of all updates.

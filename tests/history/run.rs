@@ -48,8 +48,7 @@ pub fn run(plan: &Plan) -> Report {
     history.add_long_stalls();
     left.append(&mut workers.leftovers);
     if left.is_empty() {
-        let mut arguments = Arguments::new(&plan.work, 0, plan.seed, String::new());
-        deployment.add_addresses(&mut arguments);
+        let arguments = Arguments::beside_workers(plan, |it| deployment.add_addresses(it));
         let acquire = |abandoned| acquire_all_once(&arguments, abandoned);
         left = left::by_ended_workers(&deployment.masters(), acquire);
     }

@@ -4,6 +4,7 @@ use crate::checks::{ALL_SLOTS, Affected, Disturbance, Effect, Slots};
 use crate::fault::{Fault, STEP};
 use crate::plan::{Layout, Plan};
 use crate::record::millis;
+use crate::slots::slot;
 use crate::system::{Nanos, thread};
 use std::ops::Range;
 use std::time::Duration;
@@ -43,6 +44,13 @@ impl Impact {
     pub fn on_all_slots(affected: Affected, effect: Effect) -> Impact {
         Impact { affected, effect, slots: vec![ALL_SLOTS] }
     }
+
+    /// The loss of a lock.
+    pub fn on_lock(lock: &str) -> Impact {
+        let slot = slot(lock);
+        let (affected, effect) = (Affected::CallersOfSlots, Effect::LosesHolds);
+        Impact { affected, effect, slots: vec![slot..=slot] }
+    }
 }
 
 impl<'a> Schedule<'a> {
@@ -71,6 +79,13 @@ impl<'a> Schedule<'a> {
         (fault, self.plan.faults.contains(&beside).then_some(beside))
     }
 
+    /// Returns the lock of a fault of single locks: one that is always in use.
+    pub fn lock(&mut self) -> String {
+        let kinds = self.plan.work.kinds.iter().filter(|kind| kind.is_one_key());
+        let kinds: Vec<_> = kinds.collect();
+        self.rng.choice(kinds).expect("the plan has such locks").lock(0)
+    }
+
     /// Returns the step of a server's clock, in milliseconds.
     pub fn step(&mut self) -> i64 {
         let step = i64::try_from(STEP).expect("a few seconds");
@@ -84,6 +99,14 @@ impl<'a> Schedule<'a> {
             Fault::EmptyServer | Fault::MoveClock => Effect::LosesHolds,
             _ => Effect::Delays,
         }
+    }
+
+    /// Returns the impact of a fault of a replica or a sentinel.
+    pub fn impact_of_bystander(&self, fault: Fault) -> Impact {
+        let is_replica = matches!(fault, Fault::StopReplica | Fault::KillReplica);
+        let is_awaited = is_replica && self.plan.work.min_replicas > 0;
+        let affected = if is_awaited { Affected::All } else { Affected::Nobody };
+        Impact::on_all_slots(affected, Effect::Delays)
     }
 
     /// Blocks for a random time.

@@ -30,6 +30,11 @@ pub fn now() -> Nanos {
         + u64::try_from(time.tv_nsec).expect("nanoseconds are positive")
 }
 
+/// Returns the present on the clock of the standard library.
+pub fn instant() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
 /// Returns the number of this process, which no other process of the run has.
 pub fn process_id() -> u32 {
     std::process::id()

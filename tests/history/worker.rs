@@ -55,6 +55,9 @@ impl Arguments {
             millis(work.response_timeout),
             work.fenced.to_string(),
             work.large.to_string(),
+            work.pause.as_micros().to_string(),
+            work.checked_every.as_micros().to_string(),
+            work.min_replicas.to_string(),
         ]
     }
 
@@ -77,7 +80,9 @@ impl Arguments {
             response_timeout: span(16),
             fenced: words[17] == "true",
             large: u8::try_from(number(18)).expect("a percentage"),
-            seeded: None,
+            pause: Duration::from_micros(number(19)),
+            checked_every: Duration::from_micros(number(20)),
+            min_replicas: u32::try_from(number(21)).expect("a small number"),
         };
         let (topology, urls) = (words[0].clone(), list(1).collect());
         Arguments { topology, urls, store_url: words[2].clone(), seed: number(3), work }
@@ -163,7 +168,9 @@ fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
         response_timeout: span(13),
         fenced: true,
         large: 16,
-        seeded: None,
+        pause: Duration::from_micros(17),
+        checked_every: Duration::from_micros(18),
+        min_replicas: 19,
     };
     let mut arguments = Arguments::new(&work, 1, 14, "a".to_owned());
     let urls = vec!["b".to_owned(), "c".to_owned()];

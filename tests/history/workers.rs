@@ -13,9 +13,6 @@ use std::collections::BTreeMap;
 /// The test that runs a worker in its process.
 const ENTRY: &str = "child_entry";
 
-/// The variable that names the seeded fault in the code of a worker (`script/seeded`).
-const SEEDED: &str = "LEASEHOLD_SEEDED";
-
 /// The running worker processes, and the records of those that ended.
 ///
 /// A process that replaces a killed one has the same position and a new index.
@@ -141,8 +138,7 @@ impl<'a> Workers<'a> {
         self.deployment.add_addresses(&mut arguments);
         let words = arguments.words();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let seeded = plan.work.seeded.map(|fault| (SEEDED, fault));
-        let child = ChildProcess::start_with(ENTRY, WORKER, &words, seeded.as_slice());
+        let child = ChildProcess::start(ENTRY, WORKER, &words);
         self.deployment.members.join(&self.member(position), child.pid());
         let lease = u64::try_from(arguments.lease().as_nanos()).expect("a short lease");
         Process { child, index, lease, stopped: false, killed: None, lines: Vec::new() }

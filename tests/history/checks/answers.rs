@@ -28,8 +28,8 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
 }
 
 fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
-    let Attempt { request, asked, worker, .. } = attempt;
-    let undisturbed = |to| history.disturbances_of(*worker, *asked, to).next().is_none();
+    let Attempt { request, asked, .. } = attempt;
+    let undisturbed = |to| history.disturbances_of(attempt, *asked, to).next().is_none();
     let bounds = &history.bounds;
     // The time for a term in `run` is what is left of a longer wait.
     let off = match request.verb {

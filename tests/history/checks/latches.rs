@@ -138,7 +138,7 @@ impl<'a> Latch<'a> {
 
     /// Returns whether a call may have ended at this moment without a reply: by its cancellation.
     fn may_be_unanswered(&self, attempt: &Attempt, to: Nanos) -> bool {
-        let mut disturbed = self.history.disturbances_of(attempt.worker, attempt.asked, to);
+        let mut disturbed = self.history.disturbances_of(attempt, attempt.asked, to);
         attempt.request.cancelled && disturbed.next().is_some()
     }
 
@@ -148,7 +148,7 @@ impl<'a> Latch<'a> {
         let to = end(self.history, wait)?;
         let ended = self.open_since(to).into_iter().chain(self.round_ended(wait, to)).min();
         let from = ended.unwrap_or(to).max(wait.asked);
-        let disturbed = self.history.disturbances_of(wait.worker, from, to);
+        let disturbed = self.history.disturbances_of(wait, from, to);
         Some(longest_gap(from, to, disturbed.map(|d| (d.from, d.felt_until)).collect()))
     }
 
@@ -158,7 +158,7 @@ impl<'a> Latch<'a> {
     /// The waiting call has had the answer to its first question by then, or an error.
     fn round_ended(&self, wait: &Attempt, to: Nanos) -> Option<Nanos> {
         let asked = wait.asked + self.history.bounds.response + self.history.bounds.slack;
-        if self.history.disturbances_of(wait.worker, wait.asked, asked).next().is_some() {
+        if self.history.disturbances_of(wait, wait.asked, asked).next().is_some() {
             return None;
         }
         let later = self.attempts.iter().filter(|it| asked <= it.asked);

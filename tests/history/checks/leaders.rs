@@ -111,7 +111,7 @@ impl<'a> Election<'a> {
     /// Returns whether no fault affects the worker of a call, and the machine does not stall.
     fn is_steady(&self, attempt: &Attempt, from: Nanos, to: Nanos) -> bool {
         let history = self.history;
-        history.disturbances_of(attempt.worker, from, to).next().is_none()
+        history.disturbances_of(attempt, from, to).next().is_none()
             && history.longest_stall(from, to) < history.bounds.response / 2
     }
 

@@ -41,7 +41,7 @@ fn granted_before_minimum(
 ) -> Option<Violation> {
     let minimum_end = minimum_end(history, earlier, hold)?;
     // A grant beside a valid hold is an overlap.
-    let early = hold.valid_to <= next.granted && next.granted < minimum_end;
+    let early = hold.valid_to <= next.granted && next.granted < minimum_end && next.was_valid();
     let broken = early && !history.may_have_lost(earlier, next.granted);
     let text = || format!("granted before the minimum, {earlier} and\n  {later}");
     broken.then(|| Promise::Minimum.violation(text()))
@@ -104,6 +104,8 @@ mod tests {
         }
         let both = history(vec![early(90, End::Dropped), next(30), next(50)]);
         assert_eq!(violated(&both), [Promise::Minimum, Promise::Minimum]);
+        let stopped = history(vec![early(90, End::Unlocked), held(1, 0, 30, 30)]);
+        assert_eq!(violated(&stopped), [], "the holder found its hold over at once");
         let over = history(vec![early(15, End::Unlocked), next(20)]);
         assert_eq!(violated(&over), [], "the release was not early");
     }

@@ -136,6 +136,8 @@ pub const ALL_SLOTS: Slots = 0..=16_383;
 pub enum Affected {
     All,
     Worker(usize),
+    /// All workers, in their calls for locks in the slots of the fault.
+    CallersOfSlots,
     /// No worker: every wait must stay within its bounds.
     Nobody,
 }
@@ -159,7 +161,7 @@ pub struct Bounds {
     pub poll: Nanos,
     /// The time after which the head of a fair queue that ignores a free lock is removed.
     pub fair_waiter_timeout: Nanos,
-    /// The response time-out of all clients.
+    /// The response time-out of all clients, and the time for which they wait for replicas.
     pub response: Nanos,
     /// The delay that a busy machine may add.
     pub slack: Nanos,
@@ -248,7 +250,7 @@ impl Bounds {
         Bounds {
             poll: nanos(plan.woken_within.unwrap_or(work.poll_interval)),
             fair_waiter_timeout: nanos(work.fair_waiter_timeout()),
-            response: nanos(work.response_timeout),
+            response: nanos(work.reply_time()),
             slack,
             step: if plan.faults.contains(&Fault::MoveClock) { millis(STEP) } else { 0 },
             grant_lease: nanos(work.grant_lease()),
@@ -422,15 +424,15 @@ impl History {
         self.disturbances.iter().filter(loses).any(|d| d.covers(lock) && d.from <= to)
     }
 
-    /// Returns the disturbances that this worker felt between two moments.
+    /// Returns the disturbances that the caller felt in this attempt between two moments.
     fn disturbances_of(
         &self,
-        worker: usize,
+        attempt: &Attempt,
         from: Nanos,
         to: Nanos,
     ) -> impl Iterator<Item = &Disturbance> {
         let felt =
-            move |d: &&Disturbance| d.from <= to && from <= d.felt_until && d.affects(worker);
+            move |d: &&Disturbance| d.from <= to && from <= d.felt_until && d.affects(attempt);
         self.disturbances.iter().filter(felt)
     }
 }
@@ -451,10 +453,14 @@ impl Disturbance {
         self.slots.iter().any(|slots| slots.contains(&slot))
     }
 
-    fn affects(&self, worker: usize) -> bool {
+    fn affects(&self, attempt: &Attempt) -> bool {
         match self.affected {
             Affected::All => true,
-            Affected::Worker(one) => one == worker,
+            Affected::Worker(one) => one == attempt.worker,
+            // The loss of a member is the loss of the multi-lock.
+            Affected::CallersOfSlots => {
+                attempt.request.verb == Verb::Join || self.covers(&attempt.request.lock)
+            }
             Affected::Nobody => false,
         }
     }

@@ -53,7 +53,7 @@ pub(super) fn report_due(history: &History, attempt: &Attempt, lost: Nanos) -> N
     // The holder needs this long without a disturbance, and one disturbance may follow another.
     let mut from = lost;
     loop {
-        let disturbed = history.disturbances_of(attempt.worker, lost, from + takes);
+        let disturbed = history.disturbances_of(attempt, lost, from + takes);
         let end = disturbed.map(|d| d.until).max().unwrap_or(from).max(from);
         if end == from {
             break;

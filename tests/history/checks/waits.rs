@@ -41,7 +41,7 @@ fn delay_by_killed_waiters(history: &History, attempts: &[&Attempt], waiting: &A
         .filter_map(|attempt| {
             let at = history.workers[attempt.worker].killed.filter(|at| *at < end)?;
             // A delayed request may arrive until the end of a disturbance.
-            let disturbed = history.disturbances_of(attempt.worker, attempt.asked, at);
+            let disturbed = history.disturbances_of(attempt, attempt.asked, at);
             Some(disturbed.map(|d| d.felt_until).max().unwrap_or(at).max(at))
         })
         .collect();
@@ -58,7 +58,10 @@ pub(super) fn gaps<'a>(history: &History, attempts: &[&'a Attempt]) -> Vec<(&'a 
     let mut spans: Vec<Span<'_>> = attempts.iter().filter_map(|a| span(history, a)).collect();
     spans.sort_by_key(|span| span.from);
     let spans = Spans::new(spans);
-    let waits = attempts.iter().filter(|attempt| attempt.request.max_wait > 0);
+    // A member of a multi-lock waits for the other members too.
+    let waits = attempts
+        .iter()
+        .filter(|attempt| attempt.request.max_wait > 0 && attempt.request.verb != Verb::Join);
     waits.filter_map(|attempt| Some((*attempt, gap(history, attempt, &spans)?))).collect()
 }
 
@@ -152,7 +155,7 @@ pub(super) fn over(history: &History, attempt: &Attempt) -> Nanos {
     match (attempt.hold().map(|hold| released(history, attempt, hold)), killed) {
         (Some(None), Some(killed)) => {
             // The last renewal may be on its way. A kill itself delays no request.
-            let disturbed = history.disturbances_of(attempt.worker, attempt.asked, killed);
+            let disturbed = history.disturbances_of(attempt, attempt.asked, killed);
             let disturbed = disturbed.filter(|d| d.name != "KillWorker").map(|d| d.felt_until);
             let renewed = disturbed.max().unwrap_or(killed).max(killed + history.bounds.response);
             renewed + history.lease(attempt) + history.bounds.step
@@ -175,7 +178,7 @@ fn released(history: &History, attempt: &Attempt, hold: &Hold) -> Option<(Nanos,
 /// moment.
 fn done(history: &History, attempt: &Attempt, at: Nanos) -> Nanos {
     let Bounds { response, slack, .. } = history.bounds;
-    let disturbed = history.disturbances_of(attempt.worker, attempt.asked, at);
+    let disturbed = history.disturbances_of(attempt, attempt.asked, at);
     let end = disturbed.map(|d| d.felt_until.max(at) + slack).max();
     end.unwrap_or(at) + response
 }
@@ -183,8 +186,7 @@ fn done(history: &History, attempt: &Attempt, at: Nanos) -> Nanos {
 fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let (asked, bounds) = (attempt.asked, &history.bounds);
     let killed = history.workers[attempt.worker].killed;
-    let disturbed =
-        |at| history.disturbances_of(attempt.worker, asked, at).map(|d| d.felt_until).max();
+    let disturbed = |at| history.disturbances_of(attempt, asked, at).map(|d| d.felt_until).max();
     // After a disturbance, the worker releases the hold that its attempt may have left.
     let confirmed = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
     // A hold that nobody releases. A delayed request may arrive until the end of a disturbance.
@@ -203,9 +205,14 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
+        // A member may be held while the call waits for the others, and is released then.
+        Outcome::Refused(at) | Outcome::Failed(at) if attempt.request.verb == Verb::Join => {
+            (asked, done(history, attempt, *at))
+        }
         Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => (asked, confirmed(*at)?),
         Outcome::Held(hold) => {
-            let from = disturbed(hold.granted).map_or(hold.granted, |_| asked);
+            let is_known = attempt.request.verb != Verb::Join && disturbed(hold.granted).is_none();
+            let from = if is_known { hold.granted } else { asked };
             let mut to = match (released(history, attempt, hold), hold.lost) {
                 (Some((at, End::Unlocked)), None) => at,
                 // The permits of a killed process may not be given back after a failed request.
@@ -241,7 +248,7 @@ fn gap(history: &History, attempt: &Attempt, spans: &Spans<'_>) -> Option<Nanos>
     };
     // After a campaign that fails, `run` pauses.
     let pause = if attempt.request.verb == Verb::Lead { history.bounds.pause } else { 0 };
-    let disturbed = history.disturbances_of(attempt.worker, from.saturating_sub(pause), end);
+    let disturbed = history.disturbances_of(attempt, from.saturating_sub(pause), end);
     let disturbed = disturbed.map(|d| (d.from, d.felt_until + pause));
     Some(longest_gap(from, end, held.into_iter().chain(disturbed).collect()))
 }

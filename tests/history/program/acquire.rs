@@ -1,115 +1,157 @@
 //! The acquisition of locks and permits of all kinds, as a request asks for it.
 
+use super::held::{Held, Locked, OnLost};
 use super::{CHECK_INTERVAL, elections};
 use crate::kind::{CAPACITY, Kind};
 use crate::record::Request;
-use crate::subject::{Subject, SubjectGuard};
+use crate::subject::Subject;
 use crate::system::channel::{self, RecvTimeoutError};
-use crate::system::thread;
+use crate::system::{instant, thread};
 use leasehold::kind::{Fenced, LockKind, Queued};
-use leasehold::{CancelToken, Client, Guard, Lock, PlainSemaphore, RedLock, Semaphore};
-use std::time::Duration;
+use leasehold::{
+    AnyLock, CancelToken, Client, Error, Guard, Lock, MultiLock, OwnedGuard, PlainSemaphore,
+    RedLock, Result, Semaphore,
+};
+use std::time::{Duration, Instant};
 
-/// A guard of any kind.
-pub(super) trait Held {
-    fn is_held(&self) -> bool;
-    fn unlock(self: Box<Self>) -> leasehold::Result<()>;
-}
-
-impl<G: SubjectGuard> Held for G {
-    fn is_held(&self) -> bool {
-        SubjectGuard::is_held(self)
-    }
-
-    fn unlock(self: Box<Self>) -> leasehold::Result<()> {
-        SubjectGuard::unlock(*self)
-    }
+/// A guard.
+pub(super) enum AnyGuard {
+    OfThread(Box<dyn Held>),
+    /// A guard that any thread may use.
+    Sendable(Box<dyn Held + Send>),
 }
 
 /// A guard, and its fencing token, or 0.
-pub(super) type Acquired = (Box<dyn Held>, u64);
+pub(super) type Acquired = (AnyGuard, u64);
 
-impl Request {
-    /// Returns the longest wait, and whether a cancellation ends it; `None` for no wait.
-    pub(super) fn waits(&self) -> Option<(Duration, bool)> {
-        let max_wait = Duration::from_millis(self.max_wait);
-        (self.max_wait > 0).then_some((max_wait, self.cancelled))
+/// The choices of a caller that no check needs to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Manner {
+    /// Whether the call asks for an owned guard.
+    pub is_owned: bool,
+    /// Whether the call waits until a moment, in place of a time.
+    pub is_until: bool,
+    /// Whether the clients belong to this call, and are closed where others cancel their wait.
+    pub closes: bool,
+}
+
+/// A call for a lock.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub clients: &'a [Client],
+    pub request: &'a Request,
+    pub manner: Manner,
+}
+
+impl Call<'_> {
+    /// Makes the call by the verb that suits its wait. Returns `None` if it has waited in vain.
+    pub(super) fn make<T>(
+        &self,
+        at_once: impl FnOnce() -> Result<Option<T>>,
+        within: impl FnOnce(Duration) -> Result<Option<T>>,
+        until: impl FnOnce(Instant) -> Result<Option<T>>,
+        waiting: impl FnOnce(&CancelToken) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let max_wait = Duration::from_millis(self.request.max_wait);
+        match self.manner {
+            _ if self.request.max_wait == 0 => at_once(),
+            Manner { closes: true, .. } => {
+                let close = || self.clients.iter().for_each(Client::close);
+                until_ended(max_wait, close, || waiting(&CancelToken::new()), Error::is_closed)
+            }
+            _ if self.request.cancelled => until_cancelled(max_wait, waiting),
+            Manner { is_until: true, .. } => until(instant() + max_wait),
+            _ => within(max_wait),
+        }
     }
 }
 
 /// Acquires the lock of a request.
-pub(super) fn acquire(
-    clients: &[Client],
-    kind: Kind,
-    request: &Request,
-) -> leasehold::Result<Option<Acquired>> {
-    let (client, name) = (&clients[0], &*request.lock);
+pub(super) fn acquire(kind: Kind, call: Call<'_>) -> Result<Option<Acquired>> {
+    let (client, name) = (&call.clients[0], &*call.request.lock);
     match kind {
-        Kind::Plain => acquire_limited(client.lock(name), request, |_| 0),
-        Kind::Fenced => acquire_limited(client.fenced_lock(name), request, Guard::<Fenced>::token),
-        Kind::Fair => acquire_limited(client.fair_lock(name), request, |_| 0),
-        Kind::Rw if request.shared => {
-            acquire_limited(client.rw_lock(name).read_lock(), request, |_| 0)
+        Kind::Plain => acquire_limited(client.lock(name), call, |_| 0, |_| 0),
+        Kind::Fenced => {
+            let lock = client.fenced_lock(name);
+            acquire_limited(lock, call, Guard::<Fenced>::token, OwnedGuard::<Fenced>::token)
         }
-        Kind::Rw => acquire_limited(client.rw_lock(name).write_lock(), request, |_| 0),
-        Kind::Spin => acquire_limited(client.spin_lock(name), request, |_| 0),
+        Kind::Fair => acquire_limited(client.fair_lock(name), call, |_| 0, |_| 0),
+        Kind::Rw if call.request.shared => {
+            acquire_limited(client.rw_lock(name).read_lock(), call, |_| 0, |_| 0)
+        }
+        Kind::Rw => acquire_limited(client.rw_lock(name).write_lock(), call, |_| 0, |_| 0),
+        Kind::Spin => acquire_limited(client.spin_lock(name), call, |_| 0, |_| 0),
         Kind::Queued => {
-            let lock = client.queue_lock(name).with_weight(request.weight);
-            acquire_limited(lock, request, Guard::<Queued>::token)
+            let lock = client.queue_lock(name).with_weight(call.request.weight);
+            acquire_limited(lock, call, Guard::<Queued>::token, OwnedGuard::<Queued>::token)
         }
-        Kind::Election => elections::campaign(client, request),
+        Kind::Election => elections::campaign(call),
         Kind::Red => {
-            let lock = RedLock::new(clients.to_vec(), name);
-            let max_hold = request.max_hold.map(Duration::from_millis);
+            let lock = RedLock::new(call.clients.to_vec(), name);
+            let max_hold = call.request.max_hold.map(Duration::from_millis);
             let lock = max_hold.into_iter().fold(lock, RedLock::with_max_hold);
-            acquire_from(lock, request, |_| 0)
+            acquire_from(lock, call, |_| 0, |_| 0)
         }
-        Kind::Semaphore => lease_permits(client, request),
-        Kind::Count => take_permits(client, request),
+        Kind::Semaphore => lease_permits(call),
+        Kind::Count => take_permits(client, call),
         Kind::Latch => unreachable!("nobody holds a latch"),
     }
 }
 
+/// Acquires all these locks together.
+pub(super) fn acquire_all(members: &[(Kind, String)], call: Call<'_>) -> Result<Option<Acquired>> {
+    let client = &call.clients[0];
+    let member = |(kind, name): &(Kind, String)| match kind {
+        Kind::Rw => AnyLock::from(client.rw_lock(name).write_lock()),
+        Kind::Spin => client.spin_lock(name).into(),
+        _ => client.lock(name).into(),
+    };
+    acquire_from(MultiLock::new(members.iter().map(member)), call, |_| 0, |_| 0)
+}
+
 /// Takes permits with a lease.
-fn lease_permits(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
-    let semaphore = client.semaphore(&*request.lock).with_permits(CAPACITY);
+fn lease_permits(call: Call<'_>) -> Result<Option<Acquired>> {
+    let request = call.request;
+    let semaphore = call.clients[0].semaphore(&*request.lock).with_permits(CAPACITY);
     let [max_hold, min_hold, lease] =
         [request.max_hold, request.min_hold, request.lease].map(|it| it.map(Duration::from_millis));
     let semaphore = max_hold.into_iter().fold(semaphore, Semaphore::with_max_hold);
     let semaphore = min_hold.into_iter().fold(semaphore, Semaphore::with_min_hold);
     let semaphore = lease.into_iter().fold(semaphore, Semaphore::with_lease);
     let permits = request.permits;
-    let permit = match request.waits() {
-        None => semaphore.try_acquire_many(permits)?,
-        Some((max_wait, true)) => {
-            until_cancelled(max_wait, |token| semaphore.with_cancel(token).acquire_many(permits))?
-        }
-        Some((max_wait, false)) => semaphore.try_acquire_many_for(permits, max_wait)?,
-    };
-    Ok(permit.map(|permit| (Box::new(permit) as _, 0)))
+    let permit = call.make(
+        || semaphore.try_acquire_many(permits),
+        |span| semaphore.try_acquire_many_for(permits, span),
+        |deadline| semaphore.try_acquire_many_until(permits, deadline),
+        |cancel| semaphore.clone().with_cancel(cancel).acquire_many(permits),
+    )?;
+    Ok(permit.map(|permit| (AnyGuard::Sendable(Box::new(permit)), 0)))
 }
 
 /// Takes permits of a plain semaphore. The first caller that is refused sets them to the capacity.
-fn take_permits(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
-    let (semaphore, permits) = (client.plain_semaphore(&*request.lock), request.permits);
+fn take_permits(client: &Client, call: Call<'_>) -> Result<Option<Acquired>> {
+    let (semaphore, permits) = (client.plain_semaphore(&*call.request.lock), call.request.permits);
     let is_taken = semaphore.try_acquire(permits)? || {
         semaphore.try_set_permits(CAPACITY)?;
-        take_plain(&semaphore, request)?
+        take_plain(&semaphore, call)?
     };
-    Ok(is_taken.then(|| (Box::new(Taken { semaphore, permits }) as _, 0)))
+    let taken = || AnyGuard::Sendable(Box::new(Taken { semaphore, permits }));
+    Ok(is_taken.then(|| (taken(), 0)))
 }
 
-fn take_plain(semaphore: &PlainSemaphore, request: &Request) -> leasehold::Result<bool> {
-    let permits = request.permits;
-    match request.waits() {
-        None => semaphore.try_acquire(permits),
-        Some((max_wait, true)) => {
-            let waiting = semaphore.clone();
-            let acquire = |token: &CancelToken| waiting.with_cancel(token).acquire(permits);
-            Ok(until_cancelled(max_wait, acquire)?.is_some())
-        }
-        Some((max_wait, false)) => semaphore.try_acquire_for(permits, max_wait),
-    }
+fn take_plain(semaphore: &PlainSemaphore, call: Call<'_>) -> Result<bool> {
+    let permits = call.request.permits;
+    let taken = call.make(
+        || semaphore.try_acquire(permits).map(some_if),
+        |span| semaphore.try_acquire_for(permits, span).map(some_if),
+        |deadline| semaphore.try_acquire_until(permits, deadline).map(some_if),
+        |cancel| semaphore.clone().with_cancel(cancel).acquire(permits),
+    );
+    Ok(taken?.is_some())
+}
+
+fn some_if(is_taken: bool) -> Option<()> {
+    is_taken.then_some(())
 }
 
 /// Permits of a plain semaphore, given back by the end of this value.
@@ -123,8 +165,12 @@ impl Held for Taken {
         true
     }
 
-    fn unlock(mut self: Box<Self>) -> leasehold::Result<()> {
+    fn unlock(mut self: Box<Self>) -> Result<()> {
         self.give_back()
+    }
+
+    fn on_lost(&self, _: OnLost) -> bool {
+        false
     }
 }
 
@@ -132,7 +178,7 @@ impl Taken {
     /// Gives the permits back, as a program does that repeats retryable errors.
     ///
     /// The client completes a release that may have arrived. That error is not retryable.
-    fn give_back(&mut self) -> leasehold::Result<()> {
+    fn give_back(&mut self) -> Result<()> {
         let permits = std::mem::take(&mut self.permits);
         until_not_retryable(|| self.semaphore.release(permits))
     }
@@ -147,9 +193,7 @@ impl Drop for Taken {
 }
 
 /// Repeats a call as long as its error is retryable: the call has had no effect.
-pub(super) fn until_not_retryable<T>(
-    call: impl Fn() -> leasehold::Result<T>,
-) -> leasehold::Result<T> {
+pub(super) fn until_not_retryable<T>(call: impl Fn() -> Result<T>) -> Result<T> {
     loop {
         match call() {
             Err(error) if error.is_retryable() => thread::sleep(CHECK_INTERVAL),
@@ -158,59 +202,92 @@ pub(super) fn until_not_retryable<T>(
     }
 }
 
+/// Returns the token of a guard.
+type TokenOf<G> = fn(&G) -> u64;
+
 /// Acquires a lock with the limits of the request.
 fn acquire_limited<K: LockKind>(
     lock: Lock<K>,
-    request: &Request,
-    token: impl Fn(&Guard<K>) -> u64,
-) -> leasehold::Result<Option<Acquired>>
+    call: Call<'_>,
+    token: TokenOf<Guard<K>>,
+    owned_token: TokenOf<OwnedGuard<K>>,
+) -> Result<Option<Acquired>>
 where
     Guard<K>: 'static,
 {
     let [max_hold, min_hold] =
-        [request.max_hold, request.min_hold].map(|it| it.map(Duration::from_millis));
+        [call.request.max_hold, call.request.min_hold].map(|it| it.map(Duration::from_millis));
     let lock = max_hold.into_iter().fold(lock, Lock::with_max_hold);
-    acquire_from(min_hold.into_iter().fold(lock, Lock::with_min_hold), request, token)
+    acquire_from(min_hold.into_iter().fold(lock, Lock::with_min_hold), call, token, owned_token)
 }
 
 fn acquire_from<S: Subject>(
     lock: S,
-    request: &Request,
-    token: impl Fn(&S::Guard) -> u64,
-) -> leasehold::Result<Option<Acquired>>
+    call: Call<'_>,
+    token: TokenOf<S::Guard>,
+    owned_token: TokenOf<S::Owned>,
+) -> Result<Option<Acquired>>
 where
     S::Guard: 'static,
 {
-    let lock = match request.lease {
+    let lock = match call.request.lease {
         Some(lease) => lock.with_lease(Duration::from_millis(lease)),
         None => lock,
     };
-    let guard = match request.waits() {
-        None => lock.try_lock()?,
-        Some((max_wait, true)) => {
-            until_cancelled(max_wait, |token| lock.with_cancel(token).lock())?
-        }
-        Some((max_wait, false)) => lock.try_lock_for(max_wait)?,
-    };
-    Ok(guard.map(|guard| (token(&guard), guard)).map(|(t, guard)| (Box::new(guard) as _, t)))
+    if call.manner.is_owned {
+        let guard = call.make(
+            || lock.try_lock_owned(),
+            |span| lock.try_lock_for_owned(span),
+            |deadline| lock.try_lock_until_owned(deadline),
+            |cancel| lock.clone().with_cancel(cancel).lock_owned(),
+        )?;
+        return Ok(guard.map(|guard| {
+            let token = owned_token(&guard);
+            let held = Locked { lock, guard, is_re_entrant: false };
+            (AnyGuard::Sendable(Box::new(held)), token)
+        }));
+    }
+    let guard = call.make(
+        || lock.try_lock(),
+        |span| lock.try_lock_for(span),
+        |deadline| lock.try_lock_until(deadline),
+        |cancel| lock.clone().with_cancel(cancel).lock(),
+    )?;
+    Ok(guard.map(|guard| {
+        let token = token(&guard);
+        let held = Locked { lock, guard, is_re_entrant: call.request.lease.is_none() };
+        (AnyGuard::OfThread(Box::new(held)), token)
+    }))
 }
 
 /// Calls with a token that another thread cancels later. Returns `None` after a cancellation.
 pub(super) fn until_cancelled<T>(
     max_wait: Duration,
-    call: impl FnOnce(&CancelToken) -> leasehold::Result<T>,
-) -> leasehold::Result<Option<T>> {
-    let (token, (returned, has_returned)) = (CancelToken::new(), channel::bounded::<()>(0));
+    call: impl FnOnce(&CancelToken) -> Result<T>,
+) -> Result<Option<T>> {
+    let token = CancelToken::new();
+    let canceller = token.clone();
+    until_ended(max_wait, || canceller.cancel(), || call(&token), Error::is_cancelled)
+}
+
+/// Calls while another thread ends the call later. Returns `None` if that was the reason of the end.
+fn until_ended<T>(
+    max_wait: Duration,
+    end: impl FnOnce() + Send,
+    call: impl FnOnce() -> Result<T>,
+    is_ended: impl FnOnce(&Error) -> bool,
+) -> Result<Option<T>> {
+    let (returned, has_returned) = channel::bounded::<()>(0);
     thread::scope(|scope| {
-        let canceller = token.clone();
         scope.spawn(move || {
-            let waits = has_returned.recv_timeout(max_wait) == Err(RecvTimeoutError::Timeout);
-            waits.then(|| canceller.cancel())
+            if has_returned.recv_timeout(max_wait) == Err(RecvTimeoutError::Timeout) {
+                end();
+            }
         });
-        let acquired = call(&token);
+        let acquired = call();
         drop(returned);
         match acquired {
-            Err(error) if error.is_cancelled() => Ok(None),
+            Err(error) if is_ended(&error) => Ok(None),
             acquired => acquired.map(Some),
         }
     })

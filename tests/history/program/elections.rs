@@ -4,7 +4,7 @@
 //! own. The value of a leader is a number that belongs to one call, so a check can compare the term
 //! that a reader sees with the term of that call.
 
-use super::acquire::{Acquired, Held, until_cancelled};
+use super::acquire::{Acquired, AnyGuard, Call, until_cancelled};
 use super::{Arguments, CHECK_INTERVAL, Sink, Thread, error_word};
 use crate::kind::Kind;
 use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
@@ -36,26 +36,18 @@ fn candidate(client: &Client, request: &Request) -> Election {
 }
 
 /// Wins an election.
-pub(super) fn campaign(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
-    let election = candidate(client, request);
-    let term = match request.waits() {
-        None => election.try_campaign()?,
-        Some((max_wait, true)) => {
-            until_cancelled(max_wait, |token| election.with_cancel(token).campaign())?
-        }
-        Some((max_wait, false)) => election.try_campaign_for(max_wait)?,
-    };
-    Ok(term.map(|term| (term.token(), term)).map(|(token, term)| (Box::new(term) as _, token)))
-}
-
-impl Held for Leadership {
-    fn is_held(&self) -> bool {
-        Leadership::is_held(self)
-    }
-
-    fn unlock(self: Box<Self>) -> leasehold::Result<()> {
-        self.resign()
-    }
+pub(super) fn campaign(call: Call<'_>) -> leasehold::Result<Option<Acquired>> {
+    let election = candidate(&call.clients[0], call.request);
+    let term = call.make(
+        || election.try_campaign(),
+        |span| election.try_campaign_for(span),
+        |deadline| election.try_campaign_until(deadline),
+        |cancel| election.clone().with_cancel(cancel).campaign(),
+    )?;
+    Ok(term.map(|term| {
+        let token = term.token();
+        (AnyGuard::Sendable(Box::new(term)), token)
+    }))
 }
 
 fn seen(leader: Option<Leader>) -> Event {

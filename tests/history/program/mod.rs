@@ -2,19 +2,22 @@
 
 mod acquire;
 mod elections;
+mod held;
 mod latches;
 
 use crate::kind::{CAPACITY, Kind};
-use crate::plan::{MAX_WAIT, WEIGHT_STEP, Work};
+use crate::plan::{MAX_WAIT, Plan, WEIGHT_STEP, Work};
 use crate::record::{End, Event, Record, Request, Verb, millis};
 use crate::system::{Nanos, Store, now, thread};
-use acquire::{Acquired, Held, acquire};
+use acquire::{Acquired, AnyGuard, Call, Manner, acquire, acquire_all};
+use held::Held;
 use leasehold::{Builder, Client, Error};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often a holder checks its hold.
+/// How often a thread looks whether it may repeat a call, or has heard of a loss.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How often a holder records a valid hold. A killed worker loses the later checks.
@@ -25,6 +28,23 @@ const LIMITS: Range<u64> = 50..400;
 
 /// Percentage of waiting calls that a cancellation ends, in place of a time-out.
 const CANCELLED: u8 = 15;
+
+/// Percentage of calls for an owned guard, and of waits until a moment.
+const OWNED: u8 = 15;
+const UNTIL: u8 = 30;
+
+/// Percentage of calls with clients of their own, which are closed in use.
+const CLOSED: u8 = 2;
+
+/// Percentage of turns at a lock that may join a multi-lock which take one.
+const JOINED: u8 = 10;
+
+/// Percentage of holders that take their lock again, and of those that listen for a loss.
+const RE_ENTERED: u8 = 20;
+const LISTENED: u8 = 20;
+
+/// The number of checks, at the usual interval, within which a listener has heard of a loss.
+const HEARD: usize = 500;
 
 /// How long a holder still checks a hold that must be lost.
 const CHECKED_AFTER_LOSS: Duration = Duration::from_millis(500);
@@ -56,8 +76,15 @@ impl Arguments {
         let (topology, urls) = (String::new(), Vec::new());
         let seed = seed.wrapping_mul(31).wrapping_add(index as u64);
         let leases = [work.leases[index % 2]; 2];
-        let work = Work { workers: 1, leases, seeded: None, ..work.clone() };
+        let work = Work { workers: 1, leases, ..work.clone() };
         Arguments { topology, urls, store_url, seed, work }
+    }
+
+    /// Returns the arguments of a process beside the workers. `add_addresses` adds the servers.
+    pub fn beside_workers(plan: &Plan, add_addresses: impl FnOnce(&mut Arguments)) -> Arguments {
+        let mut arguments = Arguments::new(&plan.work, 0, plan.seed, String::new());
+        add_addresses(&mut arguments);
+        arguments
     }
 
     /// Returns the length of the renewed leases.
@@ -73,6 +100,7 @@ impl Arguments {
             .connect_timeout(self.work.response_timeout)
             .pool_timeout(self.work.response_timeout)
             .pool_size(3)
+            .min_replicas(self.work.min_replicas, self.work.replica_timeout())
             .fair_waiter_timeout(self.work.fair_waiter_timeout())
             .weight_step(WEIGHT_STEP)
     }
@@ -129,10 +157,19 @@ pub fn acquire_all_once(arguments: &Arguments, more: Vec<(Kind, String)>) -> Vec
     let failed = all.chain(more).filter_map(|(kind, lock)| {
         let permits = if kind == Kind::Semaphore { CAPACITY } else { 1 };
         let request = Request { permits, ..Request::waiting(lock, 20_000) };
-        let acquired = acquire(&clients, kind, &request);
+        let call = Call { clients: &clients, request: &request, manner: Manner::default() };
+        let acquired = acquire(kind, call);
         (!matches!(acquired, Ok(Some(_)))).then(|| format!("{} cannot be acquired", request.lock))
     });
     failed.collect()
+}
+
+/// Releases a lock by force, as an operator does.
+pub fn force_unlock(arguments: &Arguments, lock: &str) -> leasehold::Result<bool> {
+    let client = arguments.clients().remove(0);
+    let was_held = client.force_unlock(lock);
+    client.close();
+    was_held
 }
 
 /// A thread of a worker.
@@ -143,6 +180,9 @@ struct Thread<'a> {
     attempts: &'a AtomicU64,
     rng: fastrand::Rng,
     store: Store,
+    /// The attempts at the other members of the multi-lock in use: what is recorded of the first
+    /// member applies to them too.
+    joined: Vec<u64>,
 }
 
 impl<'a> Thread<'a> {
@@ -155,13 +195,14 @@ impl<'a> Thread<'a> {
     ) -> Thread<'a> {
         let seed = arguments.seed.wrapping_mul(31).wrapping_add(thread as u64);
         let (rng, store) = (fastrand::Rng::with_seed(seed), Store::open(&arguments.store_url));
-        Thread { sink, arguments, clients, attempts, rng, store }
+        Thread { sink, arguments, clients, attempts, rng, store, joined: Vec::new() }
     }
 
     fn work(mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             self.attempt();
-            thread::sleep(Duration::from_micros(self.rng.u64(0..5000)));
+            let pause = self.arguments.work.pause.as_micros() as u64;
+            thread::sleep(Duration::from_micros(self.rng.u64(0..pause)));
         }
     }
 
@@ -174,18 +215,113 @@ impl<'a> Thread<'a> {
         if kind == Kind::Election && self.only_looks_or_runs() {
             return;
         }
+        if kind.may_join() && self.rng.u8(0..100) < JOINED {
+            return self.take_together();
+        }
         let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
         // The permits of a plain semaphore, and the terms of a leader, have no end.
         let to_the_end =
             self.rng.u8(0..100) < self.arguments.work.kept_to_the_end && kind.has_leases();
         let value = if kind == Kind::Election { elections::value(attempt) } else { 0 };
         let request = Request { value, ..self.request(kind, to_the_end) };
+        let manner = self.manner(kind);
+        self.call(attempt, kind, request, manner, to_the_end);
+    }
+
+    fn manner(&mut self, kind: Kind) -> Manner {
+        let mut happens = |percentage| self.rng.u8(0..100) < percentage;
+        let (is_owned, is_until, closes) = (happens(OWNED), happens(UNTIL), happens(CLOSED));
+        Manner { is_owned, is_until, closes: closes && kind.has_leases() }
+    }
+
+    /// Makes a call, and holds the lock for a while if it is granted.
+    fn call(
+        &mut self,
+        attempt: u64,
+        kind: Kind,
+        request: Request,
+        manner: Manner,
+        to_the_end: bool,
+    ) {
+        let cancelled = request.cancelled || (manner.closes && request.max_wait > 0);
+        let request = Request { cancelled, ..request };
+        let own = if manner.closes { self.arguments.clients() } else { Vec::new() };
+        let clients = if manner.closes { &own } else { self.clients };
         self.record(attempt, now(), Event::Asks(request.clone()));
-        match acquire(self.clients, kind, &request) {
-            Ok(Some(acquired)) => self.hold(attempt, kind, &request, acquired, to_the_end),
-            Ok(None) => self.record(attempt, now(), Event::Refused),
-            Err(error) => self.record(attempt, now(), Event::Failed(error_word(&error))),
+        let acquired = acquire(kind, Call { clients, request: &request, manner });
+        let Some(acquired) = self.granted(attempt, acquired) else { return };
+        let hold = Holding { attempt, kind, request: &request, token: acquired.1, own: &own };
+        match acquired.0 {
+            AnyGuard::Sendable(guard) if manner.is_owned => {
+                self.send_away(&hold, guard, to_the_end);
+            }
+            AnyGuard::Sendable(guard) => self.hold(&hold, guard, to_the_end),
+            AnyGuard::OfThread(guard) => self.hold(&hold, guard, to_the_end),
         }
+    }
+
+    /// Returns what a call has acquired. Records the end of a call in vain.
+    fn granted(
+        &self,
+        attempt: u64,
+        acquired: leasehold::Result<Option<Acquired>>,
+    ) -> Option<Acquired> {
+        let event = match acquired {
+            Ok(Some(acquired)) => return Some(acquired),
+            Ok(None) => Event::Refused,
+            Err(error) => Event::Failed(error_word(&error)),
+        };
+        self.record(attempt, now(), event);
+        None
+    }
+
+    /// Takes one lock of each kind that may join a multi-lock, all together.
+    fn take_together(&mut self) {
+        let kinds = self.arguments.work.kinds.iter().filter(|kind| kind.may_join());
+        let kinds: Vec<_> = kinds.copied().collect();
+        let members: Vec<_> =
+            kinds.iter().map(|kind| (*kind, kind.lock(self.number(*kind)))).collect();
+        let first = self.request(Kind::Plain, false);
+        let request = Request { verb: Verb::Join, min_hold: None, max_hold: None, ..first };
+        let mut attempts: Vec<u64> = Vec::new();
+        for (_, lock) in &members {
+            let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
+            let asks = Event::Asks(Request { lock: lock.clone(), ..request.clone() });
+            self.record(attempt, now(), asks);
+            attempts.push(attempt);
+        }
+        let attempt = attempts.remove(0);
+        self.joined = attempts;
+        let manner = Manner { is_owned: false, closes: false, ..self.manner(Kind::Plain) };
+        let call = Call { clients: self.clients, request: &request, manner };
+        if let Some((AnyGuard::OfThread(guard), token)) =
+            self.granted(attempt, acquire_all(&members, call))
+        {
+            let (kind, request) = (Kind::Plain, &request);
+            let hold = Holding { attempt, kind, request, token, own: &[] };
+            self.hold(&hold, guard, false);
+        }
+        self.joined.clear();
+    }
+
+    /// Lets another thread hold the lock, and may ask for it meanwhile.
+    fn send_away(&mut self, hold: &Holding<'_>, guard: Box<dyn Held + Send>, to_the_end: bool) {
+        let mut other = self.another();
+        thread::scope(|scope| {
+            scope.spawn(move || other.hold(hold, guard, to_the_end));
+            if self.rng.bool() {
+                let lock = hold.request.lock.clone();
+                let again = Request { lock, ..self.request(hold.kind, false) };
+                let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
+                self.call(attempt, hold.kind, again, Manner::default(), false);
+            }
+        });
+    }
+
+    /// Returns another thread of this worker.
+    fn another(&mut self) -> Thread<'a> {
+        let store = Store::open(&self.arguments.store_url);
+        Thread { rng: self.rng.fork(), store, joined: Vec::new(), ..*self }
     }
 
     fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
@@ -233,16 +369,13 @@ impl<'a> Thread<'a> {
         }
     }
 
-    fn hold(
-        &mut self,
-        attempt: u64,
-        kind: Kind,
-        request: &Request,
-        acquired: Acquired,
-        to_the_end: bool,
-    ) {
-        let (held, token) = acquired;
+    fn hold<H: Held + ?Sized>(&mut self, hold: &Holding<'_>, guard: Box<H>, to_the_end: bool) {
+        let Holding { attempt, kind, request, token, .. } = *hold;
         self.record(attempt, now(), Event::Granted { token });
+        let heard = self.listen(&*guard);
+        if self.rng.u8(0..100) < RE_ENTERED {
+            guard.re_enter();
+        }
         let span = self.span();
         let end = match (to_the_end, request.max_hold) {
             (true, Some(max_hold)) if request.lease.is_none() => {
@@ -252,8 +385,25 @@ impl<'a> Thread<'a> {
             (true, _) => Nanos::MAX,
             (false, _) => now() + span.as_nanos() as Nanos,
         };
-        let valid = self.use_hold(attempt, (kind, request), (&|| held.is_held(), token), end);
-        self.end(attempt, held, valid);
+        let valid = self.use_hold(attempt, (kind, request), (&|| guard.is_held(), token), end);
+        if let (Some(heard), false) = (&heard, valid) {
+            let hears = || heard.load(Ordering::SeqCst) > 0;
+            let mut checks = (0..HEARD).map(|_| thread::sleep(CHECK_INTERVAL));
+            assert!(checks.any(|()| hears()), "no listener hears of a loss");
+        }
+        let how = self.end(hold, guard, valid);
+        if let (Some(heard), End::Unlocked) = (heard, how) {
+            assert_eq!(heard.load(Ordering::SeqCst), 0, "a listener hears of a loss: unlocked");
+        }
+    }
+
+    /// Lets some holders listen for a loss. Returns the count of their calls.
+    fn listen<H: Held + ?Sized>(&mut self, guard: &H) -> Option<Arc<AtomicU64>> {
+        let heard = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&heard);
+        let listens = self.rng.u8(0..100) < LISTENED;
+        let call = move || assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "called twice");
+        (listens && guard.on_lost(Box::new(call))).then_some(heard)
     }
 
     /// Uses the store, and checks the hold until this moment or its loss. Returns whether the hold
@@ -302,24 +452,44 @@ impl<'a> Thread<'a> {
             if end <= at {
                 return true;
             }
-            thread::sleep(CHECK_INTERVAL);
+            thread::sleep(self.arguments.work.checked_every);
         }
     }
 
-    fn end(&mut self, attempt: u64, held: Box<dyn Held>, valid: bool) {
-        self.record(attempt, now(), Event::Ends);
-        let how = if self.rng.bool() || !valid {
-            drop(held);
-            End::Dropped
-        } else {
-            held.unlock().map_or(End::Unknown, |()| End::Unlocked)
+    fn end<H: Held + ?Sized>(&mut self, hold: &Holding<'_>, guard: Box<H>, valid: bool) -> End {
+        self.record(hold.attempt, now(), Event::Ends);
+        if self.rng.bool() {
+            hold.own.iter().for_each(Client::close);
+        }
+        let way = if valid { self.rng.u8(0..4) } else { 0 };
+        let how = match way {
+            0 | 1 => {
+                drop(guard);
+                None
+            }
+            2 => Some(guard.unlock_by_lock()),
+            _ => Some(guard.unlock()),
         };
-        self.record(attempt, now(), Event::Ended(how));
+        let how = how.map_or(End::Dropped, |done| done.map_or(End::Unknown, |()| End::Unlocked));
+        self.record(hold.attempt, now(), Event::Ended(how));
+        how
     }
 
     fn record(&self, attempt: u64, at: Nanos, event: Event) {
-        (self.sink)(&Record { attempt, at, event });
+        for attempt in self.joined.iter().chain([&attempt]) {
+            (self.sink)(&Record { attempt: *attempt, at, event: event.clone() });
+        }
     }
+}
+
+/// A hold as its thread knows it.
+struct Holding<'a> {
+    attempt: u64,
+    kind: Kind,
+    request: &'a Request,
+    token: u64,
+    /// The clients of this hold alone.
+    own: &'a [Client],
 }
 
 impl Arguments {

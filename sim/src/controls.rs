@@ -16,7 +16,7 @@ pub struct Control {
     plan: fn(u64) -> Plan,
 }
 
-/// All seeded faults that histories find, in the order of the files in `tests/seeded`.
+/// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
 pub const CONTROLS: [Control; 27] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
@@ -345,16 +345,9 @@ fn plain(seed: u64, faults: Vec<Fault>, change: impl Fn(Work) -> Work) -> Plan {
 }
 
 impl Control {
-    /// Returns the plan without the seeded fault, in which the checks must find nothing.
+    /// Returns the plan. Without the seeded fault, the checks must find nothing in it.
     pub fn plan(&self, seed: u64) -> Plan {
         (self.plan)(seed)
-    }
-
-    /// Returns the plan with the seeded fault, in which the checks must find a broken promise.
-    pub fn seeded(&self, seed: u64) -> Plan {
-        let mut plan = self.plan(seed);
-        plan.work.seeded = Some(self.fault);
-        plan
     }
 }
 
