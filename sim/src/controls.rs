@@ -17,7 +17,7 @@ pub struct Control {
 }
 
 /// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 27] = [
+pub const CONTROLS: [Control; 32] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -65,6 +65,16 @@ pub const CONTROLS: [Control; 27] = [
     Control { fault: "leader-not-announced", promise: Promise::Leader, plan: quiet_elections },
     Control { fault: "value-of-another-term", promise: Promise::Leader, plan: quiet_elections },
     Control { fault: "end-not-observed", promise: Promise::Leader, plan: rare_terms },
+    // Faults that reviews found once, put back.
+    Control {
+        fault: "release-raced-by-message",
+        promise: Promise::Renewal,
+        plan: release_raced_by_message,
+    },
+    Control { fault: "false-deadlock", promise: Promise::Answer, plan: false_deadlock },
+    Control { fault: "refused-wait-refuses", promise: Promise::Counts, plan: refused_wait_refuses },
+    Control { fault: "loss-noticed-late", promise: Promise::LossReport, plan: loss_unnoticed },
+    Control { fault: "no-pauses", promise: Promise::Pauses, plan: no_pauses },
 ];
 
 /// No subscriber receives the message of a release between a refusal and its subscription.
@@ -304,6 +314,44 @@ fn rare_terms(seed: u64) -> Plan {
         ..all.work
     };
     Plan { work, ..all }
+}
+
+/// Heartbeats bring grants whose messages come while the lock is released.
+fn release_raced_by_message(seed: u64) -> Plan {
+    let plan = queued(seed, vec![Fault::CutOffSubscribers], |work| Work {
+        poll_interval: Duration::from_millis(200),
+        leases: [LONG; 2],
+        longest: [Duration::from_millis(2); 2],
+        pause: Duration::from_millis(1),
+        ..work
+    });
+    Plan { quiet: 50..100, lasting: 200..400, ..plan }
+}
+
+/// Threads give their guards away, and wait for the lock.
+fn false_deadlock(seed: u64) -> Plan {
+    plain(seed, vec![Fault::Quiet], |work| Work { locks: 1, ..work })
+}
+
+/// Masters become replicas while calls wait for replicas.
+fn refused_wait_refuses(seed: u64) -> Plan {
+    let all = Plan::everything(Layout::Cluster, seed, SPAN);
+    let work = Work {
+        kinds: vec![Kind::Count],
+        threads: 4,
+        locks: 4,
+        used_for: LONG,
+        longest: [Duration::from_millis(2); 2],
+        min_replicas: 1,
+        ..all.work
+    };
+    Plan { faults: vec![Fault::FailOver], quiet: 100..300, lasting: 100..300, work, ..all }
+}
+
+/// Holders and waiters of many locks have no server for a while.
+fn no_pauses(seed: u64) -> Plan {
+    let faults = vec![Fault::KillServers];
+    plain(seed, faults, |work| Work { threads: 4, longest: [Duration::from_secs(1); 2], ..work })
 }
 
 /// Returns a plan for plain semaphores whose calls get no reply at times.

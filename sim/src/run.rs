@@ -13,6 +13,7 @@ use crate::store;
 use crate::system::{Nanos, now};
 use crate::watch;
 use crate::workers::{DRIFT, Workers};
+use simulated::net;
 use simulated::world::{self, Outcome, Settings};
 use std::cell::RefCell;
 use std::fmt;
@@ -24,6 +25,9 @@ const SLACK: Nanos = millis(50);
 
 /// A task gives way at one of this many steps on a mutex or a channel.
 const PREEMPTED: u64 = 16;
+
+/// The most attempts of a process to connect to a server within one second, without those of calls.
+const MOST_ATTEMPTS: usize = 120;
 
 /// The virtual time after which a run has failed.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -105,6 +109,12 @@ fn judge(plan: &Plan) -> Report {
     }
     let mut report = Report::of(plan, &history, store::take_accounts(), &left);
     report.violations.extend(leases::violations(&history));
+    let busiest = net::busiest_connecting();
+    report.violations.extend(
+        (busiest.unexplained > MOST_ATTEMPTS).then(|| {
+            Promise::Pauses.violation(format!("too many attempts to connect: {busiest:?}"))
+        }),
+    );
     let panics = watch::take_panics();
     report.violations.extend(panics.iter().map(|text| Promise::Answer.violation(text)));
     report

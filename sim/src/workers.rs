@@ -4,7 +4,7 @@ use crate::checks::Worker;
 use crate::leases;
 use crate::plan::Plan;
 use crate::program::{self, Arguments};
-use crate::record::Record;
+use crate::record::{Event, Record};
 use crate::system::{INTERVAL, Nanos, holds_within, now, thread};
 use simulated::net;
 use simulated::world::{self, ProcessId};
@@ -182,6 +182,9 @@ fn run(index: usize, arguments: &Arguments, signals: &Signals) {
     signals.is_ready.store(true, Ordering::SeqCst);
     let sink = |record: &Record| {
         leases::note(index, record);
+        if matches!(record.event, Event::Asks(_)) {
+            net::note_call();
+        }
         world::note(|| format!("{} {}", world::current_process(), record.line()));
         signals.records.lock().expect("no panic").push(record.clone());
     };

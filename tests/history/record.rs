@@ -128,7 +128,9 @@ pub enum End {
     Unlocked,
     /// The guard was dropped.
     Dropped,
-    /// `unlock()` returned an error: the lock may be released or not.
+    /// `unlock()` returned that the hold was lost.
+    Lost,
+    /// `unlock()` returned another error: the lock may be released or not.
     Unknown,
 }
 
@@ -144,6 +146,7 @@ impl Record {
             Event::Ends => "ends".to_owned(),
             Event::Ended(End::Unlocked) => "unlocked".to_owned(),
             Event::Ended(End::Dropped) => "dropped".to_owned(),
+            Event::Ended(End::Lost) => "gone".to_owned(),
             Event::Ended(End::Unknown) => "unknown".to_owned(),
             Event::Done => "done".to_owned(),
             Event::Seen(None) => "seen none".to_owned(),
@@ -167,6 +170,7 @@ impl Record {
             "ends" => Event::Ends,
             "unlocked" => Event::Ended(End::Unlocked),
             "dropped" => Event::Ended(End::Dropped),
+            "gone" => Event::Ended(End::Lost),
             "unknown" => Event::Ended(End::Unknown),
             "done" => Event::Done,
             "seen" => Event::Seen(Seen::parse(&mut words)?),
@@ -321,6 +325,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         Event::Ends,
         Event::Ended(End::Unlocked),
         Event::Ended(End::Dropped),
+        Event::Ended(End::Lost),
         Event::Ended(End::Unknown),
         Event::Done,
         Event::Seen(None),

@@ -9,7 +9,7 @@ use crate::clock::{START, nanos, since_boot};
 use crate::sync::Sleepers;
 use crate::world::{self, ProcessId, World, current, park, peek_clock, with};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -55,6 +55,20 @@ impl fmt::Display for ServerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "S{}", self.0)
     }
+}
+
+/// Notes a call of the present process, whose first request may make a connection.
+pub fn note_call() {
+    let process = world::current_process();
+    with(|world| {
+        let now = world.now();
+        add_moment(world.net.calls.entry(process).or_default(), now);
+    });
+}
+
+/// Returns the most unexplained attempts of a process to connect to a server within one second.
+pub fn busiest_connecting() -> Connecting {
+    with(|world| world.net.busiest)
 }
 
 /// The way of the bytes.
@@ -189,9 +203,50 @@ pub(crate) struct Net {
     open: Vec<usize>,
     servers: Vec<Server>,
     rules: Vec<Rule>,
+    /// The moments of the latest attempts to connect, by process and server.
+    attempts: BTreeMap<(ProcessId, ServerId), VecDeque<u64>>,
+    /// The moments of the latest calls, by process.
+    calls: BTreeMap<ProcessId, VecDeque<u64>>,
+    busiest: Connecting,
+}
+
+/// The attempts of a process to connect to a server within one second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Connecting {
+    /// The number of attempts that no call explains.
+    pub unexplained: usize,
+    pub attempts: usize,
+    pub whose: Option<(ProcessId, ServerId)>,
+    /// The moment of the last one.
+    pub at: u64,
+}
+
+/// The attempts to connect to a server that one call explains: its own, and those of its releases.
+const EXPLAINED: usize = 3;
+
+/// Adds a moment, and returns the number of those within the last second.
+fn add_moment(moments: &mut VecDeque<u64>, now: u64) -> usize {
+    moments.push_back(now);
+    forget_before(moments, now)
+}
+
+fn forget_before(moments: &mut VecDeque<u64>, now: u64) -> usize {
+    while moments.front().is_some_and(|first| first + 1_000_000_000 < now) {
+        moments.pop_front();
+    }
+    moments.len()
 }
 
 impl Net {
+    fn note_attempt(&mut self, whose: (ProcessId, ServerId), at: u64) {
+        let attempts = add_moment(self.attempts.entry(whose).or_default(), at);
+        let calls = self.calls.get_mut(&whose.0).map_or(0, |calls| forget_before(calls, at));
+        let unexplained = attempts.saturating_sub(EXPLAINED * calls);
+        if self.busiest.unexplained < unexplained {
+            self.busiest = Connecting { unexplained, attempts, whose: Some(whose), at };
+        }
+    }
+
     fn matches(&self, whose: &Whose, id: usize) -> bool {
         let it = &self.connections[id];
         whose.process.is_none_or(|process| process == it.process)
@@ -691,6 +746,7 @@ impl Socket {
             world.net.servers.iter().position(|server| server.address == address).map(ServerId)
         });
         let server = server.ok_or(io::ErrorKind::NotFound)?;
+        with(|world| world.net.note_attempt((process, server), world.now()));
         let end = since_boot().saturating_add(nanos(span));
         let trip = with(|world| 2 * WAY.0 + world.below(2 * WAY.1));
         crate::clock::sleep(Duration::from_nanos(trip));

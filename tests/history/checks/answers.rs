@@ -14,7 +14,7 @@
 
 use super::{Attempt, History, Hold, Outcome, Promise, Violation};
 use crate::plan::MAX_WAIT;
-use crate::record::{Verb, millis};
+use crate::record::{End, Verb, millis};
 use crate::system::Nanos;
 
 /// The number of equal parts of a lease of which one step of a lost renewal takes at least one.
@@ -57,7 +57,8 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
             let early = request.max_wait > 0 && *at < deadline;
             (Promise::Answer, early || (late < *at && undisturbed(*at)))
         }
-        Outcome::Held(Hold { lost: Some(at), .. }) => {
+        // A check found the loss, or the release of a hold that was valid just before.
+        Outcome::Held(Hold { lost: Some(at), .. } | Hold { ended: Some((at, End::Lost)), .. }) => {
             let limit = request.max_hold.map(|max_hold| asked + bounds.soonest(millis(max_hold)));
             let within = limit.is_none_or(|limit| *at < limit);
             let renewed = request.lease.is_none() && within;

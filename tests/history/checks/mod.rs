@@ -226,6 +226,9 @@ pub enum Promise {
     Counts,
     /// A fenced store loses no update.
     Updates,
+    /// Between attempts to connect to a server there are growing pauses.
+    #[allow(dead_code, reason = "only the simulation counts the attempts")]
+    Pauses,
     /// Nothing is left behind.
     Leftovers,
 }

@@ -1,7 +1,7 @@
 //! The acquisition of locks and permits of all kinds, as a request asks for it.
 
 use super::held::{Held, Locked, OnLost};
-use super::{CHECK_INTERVAL, elections};
+use super::{REPEATED, elections};
 use crate::kind::{CAPACITY, Kind};
 use crate::record::Request;
 use crate::subject::Subject;
@@ -196,7 +196,7 @@ impl Drop for Taken {
 pub(super) fn until_not_retryable<T>(call: impl Fn() -> Result<T>) -> Result<T> {
     loop {
         match call() {
-            Err(error) if error.is_retryable() => thread::sleep(CHECK_INTERVAL),
+            Err(error) if error.is_retryable() => thread::sleep(REPEATED),
             outcome => return outcome,
         }
     }

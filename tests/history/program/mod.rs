@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often a thread looks whether it may repeat a call, or has heard of a loss.
+/// How often a thread looks whether it has heard of a loss.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How often a holder records a valid hold. A killed worker loses the later checks.
@@ -52,8 +52,8 @@ const CHECKED_AFTER_LOSS: Duration = Duration::from_millis(500);
 /// How long the servers may be away when a worker starts.
 const AWAY: Nanos = millis(30_000);
 
-/// The pause between two attempts to build a client.
-const REBUILT: Duration = Duration::from_millis(1);
+/// The pause between two attempts to build a client, or to make a call whose error is retryable.
+const REPEATED: Duration = Duration::from_millis(100);
 
 /// The receiver of the records of a worker, which its threads share.
 pub type Sink<'a> = &'a (dyn Fn(&Record) + Sync);
@@ -124,7 +124,7 @@ fn build(builder: impl Fn() -> Builder) -> Client {
             Ok(client) => return client,
             Err(error) => assert!(now() < end, "never happened: the servers are there: {error}"),
         }
-        thread::sleep(REBUILT);
+        thread::sleep(REPEATED);
     }
 }
 
@@ -470,7 +470,12 @@ impl<'a> Thread<'a> {
             2 => Some(guard.unlock_by_lock()),
             _ => Some(guard.unlock()),
         };
-        let how = how.map_or(End::Dropped, |done| done.map_or(End::Unknown, |()| End::Unlocked));
+        let how = match how {
+            None => End::Dropped,
+            Some(Ok(())) => End::Unlocked,
+            Some(Err(error)) if error.is_lost() => End::Lost,
+            Some(Err(_)) => End::Unknown,
+        };
         self.record(hold.attempt, now(), Event::Ended(how));
         how
     }
