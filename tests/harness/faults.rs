@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const NEVER: Duration = Duration::from_secs(120);
 
 /// A response time-out for tests that wait for its end.
-pub const BRIEF: Duration = Duration::from_millis(1200);
+pub const BRIEF: Duration = Duration::from_millis(600);
 
 /// Returns the factor for the work of stress tests: `LEASEHOLD_STRESS`, by default 1.
 pub fn stress() -> usize {
