@@ -14,6 +14,7 @@
 //! | `hash SEED` | prints the hash of a run with a trace, for `seeds` |
 //! | `faults` | prints the names of the seeded faults |
 //! | `find FAULT SEARCHES` | counts the runs until a seeded fault is found (`script/seeded`) |
+//! | `cuts` | cuts each request and each reply of some calls after each byte |
 //! | `controls RUNS` | runs the plans for seeded faults without these |
 
 #![allow(dead_code, unreachable_pub, reason = "the files of the histories are shared")]
@@ -21,6 +22,7 @@
 #[path = "../../tests/history/checks/mod.rs"]
 mod checks;
 mod controls;
+mod cuts;
 mod deployment;
 #[path = "../../tests/history/fault.rs"]
 mod fault;
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         ["seeds", file] => search::run_file(file),
         ["hash", seed] => search::print_hash(number(seed)),
         ["faults"] => find::list(),
+        ["cuts"] => cuts::run_all(),
         ["controls", runs] => find::run_without_faults(number(runs)),
         ["find", fault, searches] => find::find(fault, number(searches)),
         _ => {

@@ -1,12 +1,10 @@
-//! Faults of requests that change a count: requests and replies that are cut at every byte, late
-//! copies, time-outs, cancellations and closes. Each change of a count takes effect once.
+//! Faults of requests that change a count: late copies, time-outs, cancellations and closes. Each
+//! change of a count takes effect once.
 
-use super::lost_replies::{Setup, at_every_byte_then, name_of};
 use crate::harness::bare::script;
 use crate::harness::faults::*;
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, eventually_some, in_time};
 use leasehold::{Builder, CancelToken, Client, Error, Result};
-use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -181,111 +179,6 @@ fn clean_up(server: &Server, name: &str) {
         server.ask::<()>(&["DEL", &record]);
     }
     server.ask::<()>(&["DEL", name, &format!("leasehold_round:{{{name}}}")]);
-}
-
-/// The counts after each change. The end of the clients must not change them.
-#[derive(Default)]
-struct Counts(Mutex<Vec<(String, Option<i64>)>>);
-
-impl Counts {
-    fn note(&self, server: &Server, name: String) {
-        let count = count(server, &name);
-        self.0.lock().expect("no panic").push((name, count));
-    }
-
-    /// Waits for the background requests of the clients, which have closed.
-    fn assert_unchanged(&self, server: &Server) {
-        eventually("all connections close", || server.clients().is_empty());
-        for (name, noted) in self.0.lock().expect("no panic").iter() {
-            assert_eq!(count(server, name), *noted, "{name}");
-            clean_up(server, name);
-        }
-    }
-}
-
-fn cut_at_every_byte(change: &Change) {
-    let counts = Counts::default();
-    let run = |setup: &Setup<'_>, cut| {
-        let (name, before) = (name_of(change.script, cut), setup.cuts());
-        let digest = change.prepare(setup.server, &name);
-        setup.prepare(cut, &digest);
-        let outcome = (change.run)(&setup.client, &name);
-        setup.proxy.heal();
-        let was_cut = setup.cuts() > before;
-        match outcome {
-            // A cut behind the request cuts the deletion of the record.
-            Ok(()) => change.assert_done(setup.server, &name, was_cut),
-            Err(error) => {
-                setup.assert_may_fail(cut, was_cut, &error);
-                change.assert_settled(setup.server, &name, &error);
-            }
-        }
-        counts.note(setup.server, name);
-        was_cut
-    };
-    at_every_byte_then(run, |server| counts.assert_unchanged(server));
-}
-
-#[test]
-fn a_take_cut_at_any_byte_is_exact() {
-    cut_at_every_byte(&TAKE);
-}
-
-#[test]
-fn a_drain_cut_at_any_byte_is_exact() {
-    cut_at_every_byte(&DRAIN);
-}
-
-#[test]
-fn a_release_of_permits_cut_at_any_byte_is_exact() {
-    cut_at_every_byte(&ADD);
-}
-
-#[test]
-fn a_set_of_permits_cut_at_any_byte_is_exact() {
-    cut_at_every_byte(&SET);
-}
-
-#[test]
-fn a_count_down_cut_at_any_byte_is_exact() {
-    cut_at_every_byte(&COUNT_DOWN);
-}
-
-#[test]
-fn a_set_of_a_latch_cut_at_any_byte_is_exact() {
-    cut_at_every_byte(&SET_COUNT);
-}
-
-#[test]
-fn a_deletion_of_a_latch_cut_at_any_byte_is_exact() {
-    cut_at_every_byte(&DELETE);
-}
-
-#[test]
-fn a_resize_cut_at_any_byte_is_exact() {
-    cut_at_every_byte(&RESIZE);
-}
-
-#[test]
-fn a_guard_whose_request_is_cut_at_any_byte_counts_once() {
-    let counts = Counts::default();
-    let run = |setup: &Setup<'_>, cut| {
-        let (name, before) = (name_of("guard", cut), setup.cuts());
-        let digest = COUNT_DOWN.prepare(setup.server, &name);
-        setup.prepare(cut, &digest);
-        drop(setup.client.latch(&name).count_down_on_drop());
-        // The record is deleted after the reply.
-        let has_ended =
-            || count(setup.server, &name) == Some(9) && records(setup.server, &name).is_empty();
-        eventually("the request is cut or has ended", || setup.cuts() > before || has_ended());
-        setup.proxy.heal();
-        eventually("the guard counts", || count(setup.server, &name) == Some(9));
-        let was_cut = setup.cuts() > before;
-        COUNT_DOWN.assert_done(setup.server, &name, was_cut);
-        counts.note(setup.server, name);
-        was_cut
-    };
-    at_every_byte_then(run, |server| counts.assert_unchanged(server));
 }
 
 /// A server, a client with a short response time-out behind a proxy that holds requests back, and a

@@ -1,4 +1,4 @@
-//! Requests and replies that get lost: cut at every byte, or on a half-open connection.
+//! Requests and replies that get lost: cut, or on a half-open connection.
 //!
 //! The outcome that a call returns has to be true, and nothing may be left on the server.
 
@@ -6,7 +6,7 @@ use crate::harness::bare::script;
 use crate::harness::faults::*;
 use crate::harness::wait::{BOUND, holds_within};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time, join};
-use leasehold::{Client, Error, OwnedGuard, Released};
+use leasehold::{Client, Error, OwnedGuard};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 const PROXIES: usize = 4;
 
 /// A client behind a proxy, and a client with a direct connection.
-pub(super) struct Setup<'a> {
-    pub(super) server: &'a Server,
+struct Setup<'a> {
+    server: &'a Server,
     digests: &'a Digests,
     /// Dropped before the proxy, through which it sends what is left to do.
-    pub(super) client: Client,
-    pub(super) proxy: Proxy,
-    pub(super) events: EventLog,
-    pub(super) direct: &'a Client,
+    client: Client,
+    proxy: Proxy,
+    events: EventLog,
+    direct: &'a Client,
 }
 
 /// A cut: the connection closes after this many bytes of a request or reply.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
+struct Cut {
     direction: Direction,
     after: usize,
     then: Then,
@@ -35,7 +35,7 @@ pub(super) struct Cut {
 
 /// Whether the proxy accepts new connections after the cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Then {
+enum Then {
     NewConnections,
     NoConnections,
 }
@@ -50,7 +50,7 @@ impl<'a> Setup<'a> {
     /// Has the proxy cut the next request that contains `pattern`, or the reply to that request.
     ///
     /// Returns with an open, idle connection for that request.
-    pub(super) fn prepare(&self, cut: Cut, pattern: &str) {
+    fn prepare(&self, cut: Cut, pattern: &str) {
         self.client.lock("quiet").is_locked().expect("nothing is cut so far");
         self.proxy.on_request(pattern.as_bytes(), cut.direction, Flow::CutAfter(cut.after));
         if cut.then == Then::NoConnections {
@@ -58,7 +58,7 @@ impl<'a> Setup<'a> {
         }
     }
 
-    pub(super) fn cuts(&self) -> usize {
+    fn cuts(&self) -> usize {
         self.proxy.stats().cuts
     }
 
@@ -77,7 +77,7 @@ impl<'a> Setup<'a> {
 
     /// Asserts that a call that failed cannot have received a complete reply.
     #[track_caller]
-    pub(super) fn assert_may_fail(&self, cut: Cut, was_cut: bool, error: &Error) {
+    fn assert_may_fail(&self, cut: Cut, was_cut: bool, error: &Error) {
         assert!(was_cut && cut.then == Then::NoConnections, "{cut:?}: {error}");
         assert!(error.is_connection(), "{cut:?}: {error}");
     }
@@ -86,15 +86,7 @@ impl<'a> Setup<'a> {
 /// Calls `run` with a cut at each byte of a request, and of its reply.
 ///
 /// `run` returns whether the cut happened. A cut behind the last byte does not happen.
-pub(super) fn at_every_byte(run: impl Fn(&Setup<'_>, Cut) -> bool + Sync) {
-    at_every_byte_then(run, |_| ());
-}
-
-/// Like [`at_every_byte`]. Calls `end` when the clients behind the proxies have closed.
-pub(super) fn at_every_byte_then(
-    run: impl Fn(&Setup<'_>, Cut) -> bool + Sync,
-    end: impl FnOnce(&Server),
-) {
+fn at_every_byte(run: impl Fn(&Setup<'_>, Cut) -> bool + Sync) {
     let server = Server::start();
     let digests = Digests::of(&server);
     let direct = other(&server);
@@ -121,14 +113,14 @@ pub(super) fn at_every_byte_then(
         }
     });
     drop(direct);
-    end(&server);
     nothing_is_left(&server);
 }
 
-pub(super) fn name_of(what: &str, cut: Cut) -> String {
+fn name_of(what: &str, cut: Cut) -> String {
     format!("{what} {:?} {:?} {:03}", cut.direction, cut.then, cut.after)
 }
 
+/// The simulation cuts other calls in the same way (`sim/src/cuts.rs`).
 #[test]
 fn the_outcome_of_an_acquire_cut_at_any_byte_is_true() {
     at_every_byte(|setup, cut| {
@@ -152,93 +144,6 @@ fn the_outcome_of_an_acquire_cut_at_any_byte_is_true() {
         }
         assert_others_can_take(setup.direct, &name);
         was_cut
-    });
-}
-
-#[test]
-fn the_outcome_of_an_unlock_cut_at_any_byte_is_true() {
-    at_every_byte(|setup, cut| {
-        let (name, before) = (name_of("unlock", cut), setup.cuts());
-        let guard = setup.client.lock(&name).lock().expect("nothing is cut so far");
-        setup.prepare(cut, &setup.digests.release);
-        let outcome = guard.unlock();
-        let mut was_cut = setup.cuts() > before;
-        match &outcome {
-            Ok(()) => was_cut = setup.check_success(cut, was_cut),
-            Err(error) => setup.assert_may_fail(cut, was_cut, error),
-        }
-        check_release(setup, &name, outcome.is_ok(), None);
-        was_cut
-    });
-}
-
-#[test]
-fn the_release_of_a_dropped_guard_cut_at_any_byte_is_repeated() {
-    at_every_byte(|setup, cut| {
-        let (name, before) = (name_of("drop", cut), setup.cuts());
-        let guard = setup.client.lock(&name).lock().expect("nothing is cut so far");
-        setup.prepare(cut, &setup.digests.release);
-        drop(guard);
-        let mut released = None;
-        eventually("the release is cut or succeeds", || {
-            released = setup.events.released_already();
-            released.is_some() || setup.cuts() > before
-        });
-        check_release(setup, &name, released.is_some(), released);
-        setup.cuts() > before
-    });
-}
-
-/// Asserts that the release takes effect once, and does not touch the hold of another caller.
-///
-/// `done` says that the client knows the release to be done. Otherwise the server may have run it
-/// or not.
-fn check_release(setup: &Setup<'_>, name: &str, done: bool, released: Option<Released>) {
-    let other = setup.direct.lock(name).try_lock().expect("the direct connection works");
-    assert!(other.is_some() || !done, "{name} was released, and is not free");
-    setup.proxy.heal();
-    let released = released.unwrap_or_else(|| setup.events.released());
-    assert_eq!(&*released.name, name);
-    assert!(released.error.is_none(), "{released:?}");
-    match other {
-        Some(guard) => {
-            assert_held(setup.server, name, &guard, NEVER);
-            guard.unlock().expect("a repeated release does not touch another hold");
-        }
-        None => assert_others_can_take(setup.direct, name),
-    }
-    assert!(!exists(setup.server, name), "{name}");
-}
-
-#[test]
-fn a_waiter_whose_request_is_cut_at_any_byte_still_gets_the_lock() {
-    at_every_byte(|setup, cut| {
-        let name = name_of("wait", cut);
-        let (before, triggered) = (setup.cuts(), setup.proxy.stats().triggered);
-        // A request that is already in flight may get the lock before the cut.
-        while setup.proxy.stats().triggered == triggered {
-            cut_the_request_of_a_waiter(setup, cut, &name);
-            eventually("the waiter's release is sent", || !exists(setup.server, &name));
-        }
-        setup.cuts() > before
-    });
-}
-
-fn cut_the_request_of_a_waiter(setup: &Setup<'_>, cut: Cut, name: &str) {
-    let holder = setup.direct.lock(name).lock().expect("the direct connection works");
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let guard = setup.client.lock(name).lock().expect("a waiter survives a cut");
-            assert_held(setup.server, name, &guard, NEVER);
-        });
-        let subscribed = || setup.server.numsub(&channel_of(name)) == 1;
-        eventually("the waiter has been refused", subscribed);
-        let before = setup.cuts();
-        setup.prepare(cut, &setup.digests.acquire);
-        holder.unlock().expect("the direct connection works");
-        let ended = || setup.cuts() > before || waiter.is_finished();
-        eventually("the next request is cut or succeeds", ended);
-        setup.proxy.heal();
     });
 }
 

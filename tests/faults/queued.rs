@@ -1,7 +1,6 @@
 //! Faults of the queue lock: lost and late messages, lost replies, callers that leave, killed and
 //! stopped processes, broken listeners, and restarts.
 
-use super::lost_replies::{Setup, at_every_byte, name_of};
 use crate::harness::bare::digest;
 use crate::harness::faults::*;
 use crate::harness::process::{self, Role};
@@ -291,108 +290,6 @@ fn a_late_acquire_leaves_no_place() {
     eventually("its place is given up", || queue_length(&scene.server, "a") == 0);
     guard.unlock().expect("it is held");
     only_tokens_are_left(&scene.server);
-}
-
-/// Loads the scripts of a lock by its use.
-fn use_directly(setup: &Setup<'_>, name: &str) {
-    let guard = setup.direct.queue_lock(name).lock().expect("the direct connection works");
-    guard.unlock().expect("it is held");
-}
-
-/// Asserts that the lock is free, and deletes its counter.
-#[track_caller]
-fn end_of_lock(setup: &Setup<'_>, name: &str) {
-    let is_free = || !exists(setup.server, name) && queue_length(setup.server, name) == 0;
-    eventually("nobody has the lock or waits", is_free);
-    setup.server.ask::<()>(&["DEL", &token_key(name)]);
-}
-
-/// A repeated clean-up of an earlier call can be cut behind a complete acquire.
-#[test]
-fn the_outcome_of_an_acquire_cut_at_any_byte_is_true() {
-    at_every_byte(|setup, cut| {
-        let (name, before) = (name_of("acquire", cut), setup.cuts());
-        use_directly(setup, &name);
-        setup.prepare(cut, &digest("queue_acquire"));
-        let outcome = setup.client.queue_lock(&name).try_lock();
-        setup.proxy.heal();
-        let was_cut = setup.cuts() > before;
-        match outcome {
-            Ok(guard) => {
-                let guard = guard.expect("no other caller wants the lock");
-                assert_held(setup.server, &name, &guard, NEVER);
-                guard.unlock().expect("it is held");
-            }
-            Err(error) => setup.assert_may_fail(cut, was_cut, &error),
-        }
-        end_of_lock(setup, &name);
-        was_cut
-    });
-}
-
-/// Has the client wait for a lock, so that its listener is connected.
-fn wait_once(setup: &Setup<'_>) {
-    let name = format!("listening {}", setup.client.id());
-    let guard = setup.direct.queue_lock(&name).lock().expect("it is free");
-    let waiter = QueueWaiter::queued(setup.server, &setup.client.queue_lock(&name));
-    guard.unlock().expect("it is held");
-    get_it_in_order([waiter]);
-    end_of_lock(setup, &name);
-}
-
-#[test]
-fn a_waiter_whose_acquire_is_cut_at_any_byte_gets_the_lock_or_leaves() {
-    at_every_byte(|setup, cut| {
-        let (name, before) = (name_of("wait", cut), setup.cuts());
-        use_directly(setup, &name);
-        let guard = setup.direct.queue_lock(&name).lock().expect("it is free");
-        wait_once(setup);
-        setup.prepare(cut, &digest("queue_acquire"));
-        thread::scope(|scope| {
-            let lock = setup.client.queue_lock(&name);
-            let waiter = scope.spawn(move || {
-                lock.lock().map(|guard| {
-                    setup.proxy.heal();
-                    assert_held(setup.server, &name_of("wait", cut), &guard, NEVER);
-                    guard.unlock().expect("it is held");
-                })
-            });
-            let is_settled = || waiter.is_finished() || queue_length(setup.server, &name) == 1;
-            eventually("the call waits or has failed", is_settled);
-            guard.unlock().expect("the direct connection works");
-            if let Err(error) = crate::harness::in_time("the call ends", waiter) {
-                setup.assert_may_fail(cut, true, &error);
-            }
-        });
-        setup.proxy.heal();
-        end_of_lock(setup, &name);
-        setup.cuts() > before
-    });
-}
-
-#[test]
-fn the_release_cut_at_any_byte_grants_once() {
-    at_every_byte(|setup, cut| {
-        let (name, before) = (name_of("release", cut), setup.cuts());
-        use_directly(setup, &name);
-        let guard = setup.client.queue_lock(&name).lock().expect("it is free");
-        let waiter = QueueWaiter::queued(setup.server, &setup.direct.queue_lock(&name));
-        setup.prepare(cut, &digest("queue_release"));
-        let outcome = guard.unlock();
-        setup.proxy.heal();
-        let was_cut = setup.cuts() > before;
-        if let Err(error) = &outcome {
-            setup.assert_may_fail(cut, was_cut, error);
-        }
-        let released = setup.events.released();
-        assert!(released.error.is_none(), "{released:?}");
-        waiter.gets_it();
-        assert_eq!(owners(setup.server, &name).len(), 1);
-        // The repeated release has not touched the next hold.
-        waiter.releases();
-        end_of_lock(setup, &name);
-        was_cut
-    });
 }
 
 #[test]

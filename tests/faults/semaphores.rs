@@ -1,7 +1,6 @@
-//! Faults of semaphores with leased permits: requests and replies that are cut at every byte, late
-//! copies, cancellations and closes in flight, outages. Permits are taken and given back once.
+//! Faults of semaphores with leased permits: cut renewals, late copies, cancellations and closes in
+//! flight, outages. Permits are taken and given back once.
 
-use super::lost_replies::{Setup, at_every_byte_then, name_of};
 use crate::harness::bare::{Listener, script};
 use crate::harness::faults::*;
 use crate::harness::wait::{BOUND, holds_within};
@@ -45,22 +44,6 @@ fn assert_in_use(server: &Server, name: &str, permits: u32) {
     assert_eq!((free, used.len() as u32), (Some((CAPACITY - permits).into()), permits), "{name}");
 }
 
-/// Asserts that the permit is valid, and not longer than on the server.
-#[track_caller]
-fn assert_valid(server: &Server, name: &str, permit: &Permit) {
-    assert_in_use(server, name, permit.count());
-    let expiries = format!("{{{name}}}:timeout");
-    let scores: Vec<(Vec<u8>, f64)> = server.ask(&["ZRANGE", &expiries, "0", "-1", "WITHSCORES"]);
-    let (seconds, micros): (f64, f64) = server.ask(&["TIME"]);
-    let now = seconds * 1000.0 + micros / 1000.0;
-    for (_, score) in scores {
-        let left = Duration::from_secs_f64((score - now) / 1000.0);
-        assert!(left <= NEVER && left > NEVER / 2, "{left:?} are left");
-        assert!(permit.remaining() <= left, "{permit:?} outlives its lease of {left:?}");
-    }
-    assert!(permit.is_held());
-}
-
 fn load(server: &Server, name: &str) -> String {
     server.ask(&["SCRIPT", "LOAD", &script(name).source()])
 }
@@ -70,103 +53,6 @@ fn delete_capacities(server: &Server) {
     for key in server.keys() {
         server.ask::<u32>(&["DEL", &key]);
     }
-}
-
-#[test]
-fn the_outcome_of_an_acquire_cut_at_any_byte_is_true() {
-    let run = |setup: &Setup<'_>, cut| {
-        let (name, before) = (name_of("acquire", cut), setup.cuts());
-        setup.prepare(cut, &load(setup.server, "semaphore_acquire"));
-        let outcome = semaphore(&setup.client, &name).try_acquire_many(3);
-        setup.proxy.heal();
-        let was_cut = setup.cuts() > before;
-        match outcome {
-            Ok(permit) => {
-                let permit = permit.expect("no other caller wants permits");
-                assert_valid(setup.server, &name, &permit);
-                permit.release().expect("they are held");
-            }
-            Err(error) => {
-                setup.assert_may_fail(cut, was_cut, &error);
-                eventually("the acquire is undone", || all_are_free(setup.server, &name));
-            }
-        }
-        take(setup.direct, &name, CAPACITY).release().expect("they are held");
-        was_cut
-    };
-    at_every_byte_then(run, delete_capacities);
-}
-
-#[test]
-fn the_outcome_of_a_release_cut_at_any_byte_is_true() {
-    let run = |setup: &Setup<'_>, cut| {
-        let (name, before) = (name_of("release", cut), setup.cuts());
-        let permit = take(&setup.client, &name, 3);
-        setup.prepare(cut, &load(setup.server, "semaphore_release"));
-        let outcome = permit.release();
-        let was_cut = setup.cuts() > before;
-        // A caller that gets the permits keeps them, whatever copies of the release follow.
-        let other =
-            semaphore(setup.direct, &name).try_acquire_many(3).expect("a direct connection");
-        assert!(other.is_some() || outcome.is_err(), "{name} was released, and is not free");
-        setup.proxy.heal();
-        if let Err(error) = &outcome {
-            setup.assert_may_fail(cut, was_cut, error);
-        }
-        assert!(setup.events.released().error.is_none());
-        assert_in_use(setup.server, &name, if other.is_some() { 3 } else { 0 });
-        other.into_iter().for_each(|other| other.release().expect("they are held"));
-        was_cut
-    };
-    at_every_byte_then(run, delete_capacities);
-}
-
-#[test]
-fn the_release_of_a_dropped_permit_cut_at_any_byte_is_repeated() {
-    let run = |setup: &Setup<'_>, cut| {
-        let (name, before) = (name_of("drop", cut), setup.cuts());
-        let permit = take(&setup.client, &name, 2);
-        setup.prepare(cut, &load(setup.server, "semaphore_release"));
-        drop(permit);
-        let mut released = None;
-        eventually("the release is cut or succeeds", || {
-            released = setup.events.released_already();
-            released.is_some() || setup.cuts() > before
-        });
-        setup.proxy.heal();
-        let released = released.unwrap_or_else(|| setup.events.released());
-        assert!(released.error.is_none(), "{released:?}");
-        assert_in_use(setup.server, &name, 0);
-        setup.cuts() > before
-    };
-    at_every_byte_then(run, delete_capacities);
-}
-
-/// A resize counts once, also if it is repeated after another client has changed the capacity.
-#[test]
-fn a_resize_cut_at_any_byte_takes_effect_once() {
-    let run = |setup: &Setup<'_>, cut| {
-        let (name, before) = (name_of("resize", cut), setup.cuts());
-        take(setup.direct, &name, 1).release().expect("it is held");
-        setup.prepare(cut, &load(setup.server, "semaphore_resize"));
-        let outcome = semaphore(&setup.client, &name).resize(9);
-        let was_cut = setup.cuts() > before;
-        setup.proxy.heal();
-        if let Err(error) = &outcome {
-            setup.assert_may_fail(cut, was_cut, error);
-            let record = format!("leasehold_request:{{{name}}}:");
-            let settled = || setup.server.keys().iter().any(|key| key.starts_with(&record));
-            eventually("the resize is settled", settled);
-        }
-        let capacity = semaphore(setup.direct, &name).permits().expect("a direct connection");
-        let is_done = capacity == 9;
-        assert!(
-            is_done || capacity == i64::from(CAPACITY) && outcome.is_err(),
-            "{name}: {capacity}"
-        );
-        was_cut
-    };
-    at_every_byte_then(run, delete_capacities);
 }
 
 /// The bytes of a renewal, or of its reply, that pass before a cut.

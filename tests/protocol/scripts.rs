@@ -698,13 +698,16 @@ fn a_joined_release_whose_message_is_forbidden_is_no_loss() {
     let url = server.login_url("narrow", "secret");
     let builder = Client::builder().single(url).pool_size(1).announce(false);
     let client = builder.build().expect("it may log in");
-    let losses = AtomicUsize::new(0);
-    let (client, losses_so_far) = (&client, &losses);
+    let (losses, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (client, losses_so_far, refused_so_far) = (&client, &losses, &refused);
     let unlock = |number: usize| {
         let lock = client.lock(format!("lock:{number}"));
         for _ in 0..PAIRS {
             let guard = lock.lock().expect("no other thread uses this lock");
-            let error = guard.unlock().expect_err("the message is forbidden");
+            // A release that ran before the script of another one was loaded runs again. Then its
+            // first copy has released the lock, which is a success.
+            let Err(error) = guard.unlock() else { continue };
+            refused_so_far.fetch_add(1, Ordering::Relaxed);
             losses_so_far.fetch_add(usize::from(error.is_lost()), Ordering::Relaxed);
             assert!(
                 error.is_lost() || error.to_string().contains("docs/permissions.md"),
@@ -716,6 +719,8 @@ fn a_joined_release_whose_message_is_forbidden_is_no_loss() {
         (0..THREADS).for_each(|number| drop(scope.spawn(move || unlock(number))))
     });
     assert_eq!(losses.into_inner(), 0, "holds of {} are lost", THREADS * PAIRS);
+    let refused = refused.into_inner();
+    assert!(refused > THREADS * (PAIRS - 1), "{refused} messages are refused");
     assert!(server.keys().is_empty());
     let calls = server.calls("evalsha");
     assert!(calls < 2 * (THREADS * PAIRS) as u64, "{calls} calls: no calls were joined");

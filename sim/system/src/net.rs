@@ -177,6 +177,8 @@ struct Server {
     address: String,
     service: Rc<RefCell<dyn Service>>,
     is_up: bool,
+    /// It accepts no connection, and serves those that it has.
+    is_refusing: bool,
     is_paused: bool,
     /// What arrived during a pause.
     backlog: Vec<(usize, Packet)>,
@@ -208,6 +210,10 @@ pub(crate) struct Net {
     /// The moments of the latest calls, by process.
     calls: BTreeMap<ProcessId, VecDeque<u64>>,
     busiest: Connecting,
+    /// The number of connections that broke after a number of bytes.
+    cuts: usize,
+    /// The connection of the latest request.
+    latest: Option<usize>,
 }
 
 /// The attempts of a process to connect to a server within one second.
@@ -294,6 +300,7 @@ pub fn add_server(address: &str, service: Rc<RefCell<dyn Service>>) -> ServerId 
             address: address.to_owned(),
             service,
             is_up: true,
+            is_refusing: false,
             is_paused: false,
             backlog: Vec::new(),
             clock_offset: 0,
@@ -431,6 +438,24 @@ pub fn heal() {
     });
 }
 
+/// Breaks the connection of the latest request, after this many more bytes of one direction.
+pub fn cut_latest_after(direction: Direction, count: usize) {
+    with(|world| {
+        let latest = world.net.latest.expect("there was a request");
+        world.net.connections[latest].link(direction).cut_after = Some(count);
+    });
+}
+
+/// Returns the number of connections that broke after a number of bytes.
+pub fn cuts() -> usize {
+    with(|world| world.net.cuts)
+}
+
+/// Lets a server refuse new connections, or accept them again.
+pub fn refuse_connections(server: ServerId, refuses: bool) {
+    with(|world| world.net.servers[server.0].is_refusing = refuses);
+}
+
 /// Breaks connections.
 pub fn reset(whose: Whose) {
     world::note_fault(|| format!("connections of {whose} break"));
@@ -493,6 +518,9 @@ pub(crate) fn end_connections_of(process: ProcessId) {
 
 /// Sends a packet, if the flow of its direction lets it pass.
 fn send(world: &mut World, id: usize, direction: Direction, packet: Packet) {
+    if direction == Direction::Requests {
+        world.net.latest = Some(id);
+    }
     let flow = world.net.flow(id, direction);
     let link = world.net.connections[id].link(direction);
     if link.is_dead {
@@ -510,6 +538,7 @@ fn send(world: &mut World, id: usize, direction: Direction, packet: Packet) {
         (_, Packet::Data(bytes)) => match link.cut_after {
             Some(left) if left <= bytes.len() => {
                 world.counts.faults += 1;
+                world.net.cuts += 1;
                 deliver(world, id, direction, Packet::Data(bytes[..left].to_vec()));
                 break_connection(world, id);
                 let link = world.net.connections[id].link(direction);
@@ -758,7 +787,8 @@ impl Socket {
         }
         let service = with(|world| {
             let it = &world.net.servers[server.0];
-            it.is_up.then(|| (Rc::clone(&it.service), time_at(world, server)))
+            let accepts = it.is_up && !it.is_refusing;
+            accepts.then(|| (Rc::clone(&it.service), time_at(world, server)))
         });
         let (service, now) = service.ok_or(io::ErrorKind::ConnectionRefused)?;
         let peer = service.borrow_mut().connect(now);
