@@ -107,12 +107,12 @@ fn locks_of_all_kinds_are_kept_by_the_nodes_of_their_slots() {
     }
 }
 
-/// Keeps `heard_by` of each release.
-struct Releases(Sender<Option<u64>>);
+/// Keeps all releases.
+struct Releases(Sender<Released>);
 
 impl Events for Releases {
     fn released(&self, released: &Released) {
-        let _ = self.0.send(released.heard_by);
+        let _ = self.0.send(released.clone());
     }
 }
 
@@ -137,11 +137,12 @@ fn a_holder_in_a_loop_yields_to_waiters_on_every_node() {
             println!("{sharding:?}, node {node}: {passed} holds in {TURNS} waits");
             // On a busy machine the waiter misses some yields.
             assert!(passed <= TURNS * 400, "{passed} holds in {TURNS} waits");
-            let heard: Vec<_> = releases.try_iter().collect();
-            let most = heard.iter().copied().flatten().max();
-            // The loop waits at times too, and listens then.
-            assert!(matches!(most, Some(1 | 2)), "{sharding:?}: {heard:?}");
-            assert!(heard.iter().all(Option::is_some), "{sharding:?}");
+            let done: Vec<_> = releases.try_iter().collect();
+            assert!(done.iter().all(|it| it.error.is_none()), "{sharding:?}: {done:?}");
+            // A release that ran twice, behind a script that had to be loaded, does not know the
+            // number. The loop waits at times too, and listens then.
+            let most = done.iter().filter_map(|it| it.heard_by).max();
+            assert!(matches!(most, Some(1 | 2)), "{sharding:?}: {done:?}");
         }
     }
 }
