@@ -2,7 +2,6 @@
 
 use crate::controls::{CONTROLS, Control, unfenced};
 use crate::plan::{Plan, Work};
-use crate::plans;
 use crate::run::run;
 use std::time::{Duration, Instant};
 
@@ -18,42 +17,39 @@ pub fn list() -> bool {
     true
 }
 
-fn control(fault: &str) -> Option<&'static Control> {
-    CONTROLS.iter().find(|control| control.fault == fault)
+fn control(fault: &str) -> &'static Control {
+    let found = CONTROLS.iter().find(|control| control.fault == fault);
+    found.unwrap_or_else(|| panic!("the simulation looks for no seeded fault {fault}"))
 }
 
-/// Returns the plan that shows a seeded fault: that of its control, or that of any seed.
+/// Returns the plan that shows a seeded fault.
 pub fn plan(fault: &str, seed: u64) -> Plan {
-    control(fault).map_or_else(|| plans::of(seed), |control| control.plan(seed))
+    control(fault).plan(seed)
 }
 
-/// Counts the runs until a seeded fault is found, in several searches. Prints their median.
+/// Counts the runs until a seeded fault breaks the promise of its control, in several searches.
+/// Prints their median.
 ///
 /// The caller names the fault in `LEASEHOLD_SEEDED` too. Returns whether all searches found it.
 pub fn find(fault: &str, searches: u64) -> bool {
     let control = control(fault);
-    let mut found: Vec<(u64, Duration, Duration, String)> = Vec::new();
+    let mut found: Vec<(u64, Duration, Duration)> = Vec::new();
     for search in 0..searches {
         let (first, start, mut spent) = (search * APART, Instant::now(), Duration::ZERO);
         for count in 1..=MOST {
-            let done = run(&plan(fault, first + count), false);
+            let done = run(&control.plan(first + count), false);
             spent += done.outcome.span;
-            if let Some(what) = done.first_violation() {
-                let is_another = control.is_some_and(|it| format!("{:?}", it.promise) != what);
-                let what = what + if is_another { ", not the promise of its control" } else { "" };
-                found.push((count, spent, start.elapsed(), what));
+            if done.breaks(control.promise) {
+                found.push((count, spent, start.elapsed()));
                 break;
             }
         }
     }
     found.sort();
     let median = found.get(found.len() / 2);
-    let text = median.map_or("not found".to_owned(), |(runs, spent, real, what)| {
-        format!(
-            "{runs} runs, {:.0} virtual s, {:.2} s: {what}",
-            spent.as_secs_f64(),
-            real.as_secs_f64()
-        )
+    let text = median.map_or("not found".to_owned(), |(runs, spent, real)| {
+        let [spent, real] = [spent, real].map(Duration::as_secs_f64);
+        format!("{runs} runs, {spent:.0} virtual s, {real:.2} s")
     });
     println!("{fault}: found by {} of {searches} searches, median {text}", found.len());
     found.len() as u64 == searches
@@ -64,10 +60,10 @@ pub fn find(fault: &str, searches: u64) -> bool {
 pub fn run_without_faults(runs: u64) -> bool {
     let mut is_good = true;
     for seed in 0..runs {
-        for Control { fault, .. } in &CONTROLS {
-            let done = run(&plan(fault, seed), false);
+        for control in &CONTROLS {
+            let done = run(&control.plan(seed), false);
             if !done.is_good() {
-                println!("the plan of {fault}, without it, seed {seed}: {done}");
+                println!("the plan of {}, without it, seed {seed}: {done}", control.fault);
                 is_good = false;
             }
         }

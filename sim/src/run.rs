@@ -24,13 +24,13 @@ use std::time::Duration;
 const SLACK: Nanos = millis(50);
 
 /// A task gives way at one of this many steps on a mutex or a channel.
-const PREEMPTED: u64 = 16;
+pub const PREEMPTED: u64 = 16;
 
 /// The most attempts of a process to connect to a server within one second, without those of calls.
 const MOST_ATTEMPTS: usize = 120;
 
 /// The virtual time after which a run has failed.
-const LONGEST: Duration = Duration::from_secs(600);
+pub const LONGEST: Duration = Duration::from_secs(600);
 
 /// A run that has ended.
 pub struct Run {
@@ -42,14 +42,14 @@ pub struct Run {
 impl Run {
     /// Whether the run came to its end, and all promises were kept.
     pub fn is_good(&self) -> bool {
-        self.first_violation().is_none()
+        let is_kept = |report: &Report| report.violations.is_empty();
+        self.outcome.stuck.is_none() && self.report.as_ref().is_some_and(is_kept)
     }
 
-    /// Returns the first promise that was broken, or why the run got stuck.
-    pub fn first_violation(&self) -> Option<String> {
-        let stuck = self.outcome.stuck.clone();
-        let report = self.report.as_ref();
-        stuck.or(report?.violations.first().map(|violation| format!("{:?}", violation.promise)))
+    /// Whether the run broke this promise.
+    pub fn breaks(&self, promise: Promise) -> bool {
+        let violations = self.report.iter().flat_map(|report| &report.violations);
+        violations.map(|violation| violation.promise).any(|it| it == promise)
     }
 }
 
