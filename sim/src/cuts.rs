@@ -3,9 +3,11 @@
 //! The outcome that a call returns has to be true, its effect has to happen once, and nothing may be
 //! left on the server. Searches cut too, but not each call after each byte.
 
+use crate::deployment::wait_until;
 use crate::left::Inspected;
+use crate::run::{LONGEST, PREEMPTED};
 use crate::server::Server;
-use crate::system::{holds_within, thread};
+use crate::system::thread;
 use leasehold::{Client, Error, Events, Released, Result, Semaphore};
 use leasehold_testserver::core::{Address, Core};
 use simulated::net::{self, Direction};
@@ -15,9 +17,6 @@ use std::time::Duration;
 
 /// Longer than a run. Leases end, and callers ask again, only by what happens in a run.
 const NEVER: Duration = Duration::from_secs(300);
-
-/// The time within which all must have come to rest.
-const SETTLED: Duration = Duration::from_secs(60);
 
 /// The time after which all that has begun is done, unless it waits for something. Listeners, which
 /// ask for a sign of life each second, are quiet then.
@@ -105,7 +104,7 @@ fn run_once(case: &Case, cut: Cut) -> Option<bool> {
     let was_cut = Arc::new(Mutex::new(false));
     let cut_happens = Arc::clone(&was_cut);
     let seed = cut.after as u64;
-    let settings = Settings { seed, preempted: 16, is_traced: false, longest: 10 * SETTLED };
+    let settings = Settings { seed, preempted: PREEMPTED, is_traced: false, longest: LONGEST };
     let outcome = world::run(settings, move || {
         let setup = Setup::new(cut);
         run(&setup);
@@ -120,10 +119,6 @@ fn run_once(case: &Case, cut: Cut) -> Option<bool> {
     }
     let was_cut = *was_cut.lock().expect("no panic");
     was_cut.then_some(true)
-}
-
-fn eventually(what: &str, holds: impl FnMut() -> bool) {
-    assert!(holds_within(SETTLED, holds), "never happened: {what}");
 }
 
 /// A server, a client whose next request or reply is cut, and another client.
@@ -189,7 +184,7 @@ impl Setup {
     /// Waits for the report of the release, which tells of no error.
     fn assert_released(&self) {
         let reports = || self.released.0.lock().expect("no panic").clone();
-        eventually("the release is reported", || !reports().is_empty());
+        wait_until("the release is reported", || !reports().is_empty());
         assert!(reports().iter().all(|it| it.error.is_none()), "{:?}", reports());
     }
 
@@ -204,7 +199,7 @@ impl Setup {
     fn end(self) {
         self.heal();
         drop((self.client, self.direct));
-        eventually("all connections end", || self.server.connections().is_empty());
+        wait_until("all connections end", || self.server.connections().is_empty());
     }
 }
 
@@ -228,7 +223,7 @@ fn acquire(setup: &Setup) {
         }
         Err(error) => {
             setup.assert_may_fail(&error);
-            eventually("the acquire is undone", || !setup.exists("a"));
+            wait_until("the acquire is undone", || !setup.exists("a"));
         }
     }
     setup.assert_others_can_take("a");
@@ -267,7 +262,7 @@ fn drop_guard(setup: &Setup) {
     setup.prepare();
     drop(guard);
     let is_reported = || !setup.released.0.lock().expect("no panic").is_empty();
-    eventually("the release is cut or done", || net::cuts() > 0 || is_reported());
+    wait_until("the release is cut or done", || net::cuts() > 0 || is_reported());
     check_release(setup, is_reported());
 }
 
@@ -283,7 +278,7 @@ fn wait(setup: &Setup) {
         let guard = waiter.join().expect("no panic").expect("a waiter survives a cut");
         assert!(guard.is_held() && setup.exists("a"));
     });
-    eventually("the lock is free", || !setup.exists("a"));
+    wait_until("the lock is free", || !setup.exists("a"));
 }
 
 // --- queue locks
@@ -306,7 +301,7 @@ fn acquire_queued(setup: &Setup) {
 
 fn assert_queue_is_gone(setup: &Setup) {
     let is_gone = || !setup.exists("a") && setup.keys_of("leasehold_queue:").is_empty();
-    eventually("nobody has the lock or waits", is_gone);
+    wait_until("nobody has the lock or waits", is_gone);
 }
 
 fn wait_queued(setup: &Setup) {
@@ -387,7 +382,7 @@ fn acquire_permits(setup: &Setup) {
         }
         Err(error) => {
             setup.assert_may_fail(&error);
-            eventually("the acquire is undone", || are_in_use(setup, 0));
+            wait_until("the acquire is undone", || are_in_use(setup, 0));
         }
     }
     take_all_directly(setup);
@@ -428,7 +423,7 @@ fn resize(setup: &Setup) {
     setup.heal();
     if let Err(error) = &outcome {
         setup.assert_may_fail(error);
-        eventually("it is settled", || !records(setup).is_empty());
+        wait_until("it is settled", || !records(setup).is_empty());
     }
     let capacity = semaphore(&setup.direct).permits().expect("it is well");
     let is_undone = capacity == i64::from(CAPACITY) && outcome.is_err();
@@ -542,15 +537,15 @@ impl Change {
         };
         match self.unanswered {
             Unanswered::Undone => {
-                eventually("it is undone", || content().as_deref() == Some("undone"));
+                wait_until("it is undone", || content().as_deref() == Some("undone"));
                 self.assert_count(setup, false);
             }
             Unanswered::Completed => {
-                eventually("it is completed", || content().is_some());
+                wait_until("it is completed", || content().is_some());
                 self.assert_count(setup, true);
             }
             Unanswered::Closed => {
-                eventually("it is closed", || content().is_some());
+                wait_until("it is closed", || content().is_some());
                 self.assert_count(setup, content().as_deref() != Some("0"));
             }
         }
@@ -559,7 +554,7 @@ impl Change {
     /// Asserts that the change is done, and that its record stays only if a copy may run late.
     fn assert_done(&self, setup: &Setup) {
         self.assert_count(setup, true);
-        eventually("the record is deleted", || net::cuts() > 0 || records(setup).is_empty());
+        wait_until("the record is deleted", || net::cuts() > 0 || records(setup).is_empty());
     }
 }
 
@@ -590,6 +585,6 @@ fn count_down_on_drop(setup: &Setup) {
     drop(setup.client.latch("a").count_down_on_drop());
     thread::sleep(AT_REST);
     setup.heal();
-    eventually("the guard counts", || setup.server.text("a").as_deref() == Some("9"));
+    wait_until("the guard counts", || setup.server.text("a").as_deref() == Some("9"));
     COUNT_DOWN.assert_done(setup);
 }

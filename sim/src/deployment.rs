@@ -480,6 +480,7 @@ fn first_map() -> ClusterMap {
     map
 }
 
-fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+/// Blocks until a condition holds. Panics if it does not come about.
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     assert!(holds_within(SETTLED, holds), "never happened: {what}");
 }

@@ -48,8 +48,6 @@ pub struct Work {
     pub locks: u64,
     /// The longest pause of a thread between two attempts.
     pub pause: Duration,
-    /// How often a holder checks its hold.
-    pub checked_every: Duration,
     /// How long a lock is used before another replaces it. The first lock of a kind stays.
     ///
     /// A waiter that missed a message is not woken by chance if no other caller uses its lock.
@@ -133,7 +131,6 @@ impl Plan {
             kinds: layout.kinds(),
             locks: 2,
             pause: Duration::from_millis(5),
-            checked_every: Duration::from_millis(2),
             used_for: Duration::from_secs(2),
             // The long holds need renewals.
             longest: [Duration::from_millis(30), Duration::from_secs(4)],

@@ -56,7 +56,6 @@ impl Arguments {
             work.fenced.to_string(),
             work.large.to_string(),
             work.pause.as_micros().to_string(),
-            work.checked_every.as_micros().to_string(),
             work.min_replicas.to_string(),
         ]
     }
@@ -81,8 +80,7 @@ impl Arguments {
             fenced: words[17] == "true",
             large: u8::try_from(number(18)).expect("a percentage"),
             pause: Duration::from_micros(number(19)),
-            checked_every: Duration::from_micros(number(20)),
-            min_replicas: u32::try_from(number(21)).expect("a small number"),
+            min_replicas: u32::try_from(number(20)).expect("a small number"),
         };
         let (topology, urls) = (words[0].clone(), list(1).collect());
         Arguments { topology, urls, store_url: words[2].clone(), seed: number(3), work }
@@ -169,8 +167,7 @@ fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
         fenced: true,
         large: 16,
         pause: Duration::from_micros(17),
-        checked_every: Duration::from_micros(18),
-        min_replicas: 19,
+        min_replicas: 18,
     };
     let mut arguments = Arguments::new(&work, 1, 14, "a".to_owned());
     let urls = vec!["b".to_owned(), "c".to_owned()];

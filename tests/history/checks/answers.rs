@@ -90,7 +90,7 @@ fn explained_by_older_request(history: &History, attempt: &Attempt, failed: Nano
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Effect, Outcome, Promise, Stall};
-    use crate::record::millis;
+    use crate::record::{End, millis};
 
     /// Returns the broken promises without and with a disturbance.
     fn violated_without_and_with_disturbance(attempt: Attempt) -> [Vec<Promise>; 2] {
@@ -156,6 +156,12 @@ mod tests {
             violated_without_and_with_disturbance(lost)
         };
         assert_eq!(lost(None), [vec![Promise::Renewal], vec![]]);
+        let mut ended = held(0, 0, 10, 20);
+        if let Outcome::Held(hold) = &mut ended.outcome {
+            hold.ended = Some((millis(20), End::Lost));
+        }
+        let reported = violated_without_and_with_disturbance(ended);
+        assert_eq!(reported, [vec![Promise::Renewal], vec![]], "by its release");
         assert_eq!(lost(Some(15)), [vec![], vec![]], "a fixed lease ends");
         let limited = |max_hold| {
             let mut lost = held(0, 0, 10, 20);

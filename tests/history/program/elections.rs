@@ -73,13 +73,6 @@ impl Thread<'_> {
         turn < LOOKS + RUNS
     }
 
-    /// Records that this call begins. Returns its number.
-    fn asks(&self, request: Request) -> u64 {
-        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
-        self.record(attempt, now(), Event::Asks(request));
-        attempt
-    }
-
     fn look(&self, request: &Request) {
         let attempt = self.asks(request.clone());
         match self.clients[0].election(&*request.lock).leader() {
@@ -93,7 +86,7 @@ impl Thread<'_> {
 
     /// Works in `run` until a cancellation after the longest wait of the request.
     fn run(&mut self, request: Request) {
-        let value = value(self.attempts.fetch_add(1, Ordering::SeqCst));
+        let value = value(self.next_attempt());
         let request = Request { value, ..request };
         let election = candidate(&self.clients[0], &request);
         let mut waiting = Some(self.asks(request.clone()));

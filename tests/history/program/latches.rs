@@ -6,7 +6,6 @@ use crate::kind::Kind;
 use crate::record::{Event, Request, Verb};
 use crate::system::{now, thread};
 use leasehold::CountDownLatch;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The largest count of a latch.
@@ -42,8 +41,7 @@ impl Thread<'_> {
 
     /// Makes one call about a latch.
     fn call_latch(&self, request: Request) {
-        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
-        self.record(attempt, now(), Event::Asks(request.clone()));
+        let attempt = self.asks(request.clone());
         let outcome = match call_latch(&self.clients[0].latch(&*request.lock), &request) {
             Ok(true) => Event::Done,
             Ok(false) => Event::Refused,

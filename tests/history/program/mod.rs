@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often a thread looks whether it has heard of a loss.
+/// How often a holder checks its hold, or whether it has heard of a loss.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How often a holder records a valid hold. A killed worker loses the later checks.
@@ -218,7 +218,7 @@ impl<'a> Thread<'a> {
         if kind.may_join() && self.rng.u8(0..100) < JOINED {
             return self.take_together();
         }
-        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
+        let attempt = self.next_attempt();
         // The permits of a plain semaphore, and the terms of a leader, have no end.
         let to_the_end =
             self.rng.u8(0..100) < self.arguments.work.kept_to_the_end && kind.has_leases();
@@ -226,6 +226,17 @@ impl<'a> Thread<'a> {
         let request = Request { value, ..self.request(kind, to_the_end) };
         let manner = self.manner(kind);
         self.call(attempt, kind, request, manner, to_the_end);
+    }
+
+    fn next_attempt(&self) -> u64 {
+        self.attempts.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Records that a call begins. Returns its number.
+    fn asks(&self, request: Request) -> u64 {
+        let attempt = self.next_attempt();
+        self.record(attempt, now(), Event::Asks(request));
+        attempt
     }
 
     fn manner(&mut self, kind: Kind) -> Manner {
@@ -285,10 +296,7 @@ impl<'a> Thread<'a> {
         let request = Request { verb: Verb::Join, min_hold: None, max_hold: None, ..first };
         let mut attempts: Vec<u64> = Vec::new();
         for (_, lock) in &members {
-            let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
-            let asks = Event::Asks(Request { lock: lock.clone(), ..request.clone() });
-            self.record(attempt, now(), asks);
-            attempts.push(attempt);
+            attempts.push(self.asks(Request { lock: lock.clone(), ..request.clone() }));
         }
         let attempt = attempts.remove(0);
         self.joined = attempts;
@@ -312,7 +320,7 @@ impl<'a> Thread<'a> {
             if self.rng.bool() {
                 let lock = hold.request.lock.clone();
                 let again = Request { lock, ..self.request(hold.kind, false) };
-                let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
+                let attempt = self.next_attempt();
                 self.call(attempt, hold.kind, again, Manner::default(), false);
             }
         });
@@ -452,7 +460,7 @@ impl<'a> Thread<'a> {
             if end <= at {
                 return true;
             }
-            thread::sleep(self.arguments.work.checked_every);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 
