@@ -372,7 +372,8 @@ fn renewals_their_failures_and_reconnects_are_exported() -> Result<()> {
     eventually("a renewal fails", || client.stats().renewal_failures() > 0);
     server.resume();
     assert!(server.client_kill_type("normal") > 0);
-    let lock = client.lock("b");
+    // A fixed lease, because the watchdog renews all others when the server is back.
+    let lock = client.lock("b").with_lease(MINUTE);
     eventually("the client reconnects", || {
         lock.try_lock().is_ok() && client.stats().reconnects() > 0
     });
