@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `trace SEED` | shows one run: what was sent, what the workers saw, what was broken |
 //! | `trace FAULT SEED` | does so with the plan for a seeded fault |
+//! | `events SEED [LOCK]` | prints what `leasehold timeline` draws of a run, or of one lock |
 //! | `search SECONDS [FROM]` | runs seeds on all cores for a while, prints those that fail |
 //! | `batch FROM COUNT` | runs some seeds in this process, for `search` |
 //! | `seeds FILE` | runs the seeds that a file names, one per line |
@@ -34,6 +35,7 @@ mod leases;
 mod left;
 mod nemesis;
 mod peers;
+mod picture;
 #[path = "../../tests/history/plan.rs"]
 mod plan;
 mod plans;
@@ -68,6 +70,8 @@ fn main() -> ExitCode {
     let is_good = match words[..] {
         ["trace", seed] => trace(&plans::of(number(seed))),
         ["trace", fault, seed] => trace(&find::plan(fault, number(seed))),
+        ["events", seed] => events(number(seed), None),
+        ["events", seed, lock] => events(number(seed), Some(lock)),
         ["search", seconds] => search::search(number(seconds), search::new_seed()),
         ["search", seconds, from] => search::search(number(seconds), number(from)),
         ["batch", from, count] => search::batch(number(from), number(count)),
@@ -87,6 +91,14 @@ fn main() -> ExitCode {
 
 fn number(word: &str) -> u64 {
     word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+/// Prints the events of one run. Returns whether all promises were kept.
+fn events(seed: u64, lock: Option<&str>) -> bool {
+    let done = run(&plans::of(seed), false);
+    done.history.iter().for_each(|history| picture::print(history, lock));
+    eprintln!("{done}");
+    done.is_good()
 }
 
 /// Shows one run. Returns whether all promises were kept.

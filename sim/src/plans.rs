@@ -50,6 +50,8 @@ fn with_own_work(plan: Plan) -> Plan {
         poll_interval: millis(*rng.choice(&[200, 1000, 3000]).expect("three")),
         response_timeout: millis(*rng.choice(&[400, 1000]).expect("two")),
         min_replicas: if has_replicas { rng.u32(0..=1) } else { 0 },
+        asked: rng.u8(0..20),
+        extended: rng.u8(0..60),
         kinds,
         ..plan.work
     };

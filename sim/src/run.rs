@@ -37,6 +37,7 @@ pub struct Run {
     pub outcome: Outcome,
     /// `None` if the run got stuck.
     pub report: Option<Report>,
+    pub history: Option<History>,
 }
 
 impl Run {
@@ -64,19 +65,19 @@ impl fmt::Display for Run {
 
 /// Runs a plan and checks its history.
 pub fn run(plan: &Plan, is_traced: bool) -> Run {
-    let report = Rc::new(RefCell::new(None));
-    let place = Rc::clone(&report);
+    let judged = Rc::new(RefCell::new(None));
+    let place = Rc::clone(&judged);
     let settings = Settings { seed: plan.seed, preempted: PREEMPTED, is_traced, longest: LONGEST };
     let plan = plan.clone();
     watch::take_panics();
     store::take_accounts();
     let outcome = world::run(settings, move || *place.borrow_mut() = Some(judge(&plan)));
-    let report = report.borrow_mut().take();
-    Run { outcome, report }
+    let (report, history) = judged.borrow_mut().take().unzip();
+    Run { outcome, report, history }
 }
 
 /// Runs a plan inside of a simulated world.
-fn judge(plan: &Plan) -> Report {
+fn judge(plan: &Plan) -> (Report, History) {
     let deployment = Deployment::start(plan);
     let address = |arguments: &mut Arguments| deployment.add_addresses(arguments);
     leases::watch(&deployment, plan.layout);
@@ -117,5 +118,5 @@ fn judge(plan: &Plan) -> Report {
     );
     let panics = watch::take_panics();
     report.violations.extend(panics.iter().map(|text| Promise::Answer.violation(text)));
-    report
+    (report, history)
 }

@@ -11,6 +11,10 @@ pub(crate) use real::*;
 pub(crate) use simulation::*;
 
 #[cfg(not(leasehold_sim))]
+#[cfg_attr(
+    all(test, leasehold_model),
+    allow(dead_code, unused_imports, reason = "the model checker has its own mutexes")
+)]
 mod real {
     pub(crate) use crossbeam_channel as channel;
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};

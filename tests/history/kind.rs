@@ -56,6 +56,11 @@ impl Kind {
         matches!(self, Plain | Fenced | Fair | Rw | Spin | Queued)
     }
 
+    /// Whether a call can ask if a lock of this kind is held.
+    pub fn is_lock(self) -> bool {
+        self.is_one_key() || self == Kind::Red
+    }
+
     /// Whether this lock may be a member of a multi-lock, whose members show no tokens here.
     pub fn may_join(self) -> bool {
         matches!(self, Kind::Plain | Kind::Rw | Kind::Spin)

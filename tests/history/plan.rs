@@ -60,6 +60,10 @@ pub struct Work {
     pub limited: u8,
     /// Percentage of requests to semaphores that ask for more than one permit.
     pub large: u8,
+    /// Percentage of turns at a lock that only ask whether it is held, and of holds with a fixed
+    /// lease that are extended.
+    pub asked: u8,
+    pub extended: u8,
     /// The length of fixed leases, in milliseconds.
     pub fixed: Range<u64>,
     /// The length of renewed leases, alternating between the workers.
@@ -137,6 +141,9 @@ impl Plan {
             kept_to_the_end: 5,
             limited: 10,
             large: 60,
+            // Only seeds with work of their own have these, so that former seeds stay the same.
+            asked: 0,
+            extended: 0,
             fixed: 300..1200,
             // The second lease outlasts a fail-over.
             leases: [Duration::from_secs(3), Duration::from_secs(8)],

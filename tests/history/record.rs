@@ -30,15 +30,18 @@ pub enum Event {
     Valid,
     /// A check finds the hold over, though the worker has not released it.
     Lost,
+    /// The worker has extended the hold by its fixed lease.
+    Extended,
     /// The worker is about to release the hold.
     Ends,
     /// The worker has released the hold.
     Ended(End),
-    /// The worker has made a call about a latch. A wait has ended with an open latch.
+    /// The worker has made a call about a latch, or a lock is held. A wait has ended with an open
+    /// latch.
     Done,
     /// A reader or an observer of an election learns this leader, or that there is none.
     Seen(Option<Seen>),
-    /// The call gave up at its deadline, or changed nothing.
+    /// The call gave up at its deadline, or changed nothing, or a lock is free.
     Refused,
     /// The call returned this error: its kind and text as one word.
     Failed(String),
@@ -92,18 +95,21 @@ pub enum Verb {
     Look,
     /// Observes an election.
     Observe,
+    /// Asks whether a lock is held.
+    Ask,
     SetCount,
     CountDown,
     Delete,
 }
 
 impl Verb {
-    const ALL: [(Verb, &'static str); 8] = [
+    const ALL: [(Verb, &'static str); 9] = [
         (Verb::Acquire, "acquire"),
         (Verb::Join, "join"),
         (Verb::Lead, "lead"),
         (Verb::Look, "look"),
         (Verb::Observe, "observe"),
+        (Verb::Ask, "ask"),
         (Verb::SetCount, "set"),
         (Verb::CountDown, "down"),
         (Verb::Delete, "delete"),
@@ -143,6 +149,7 @@ impl Record {
             Event::Granted { token } => format!("granted {token}"),
             Event::Valid => "valid".to_owned(),
             Event::Lost => "lost".to_owned(),
+            Event::Extended => "extended".to_owned(),
             Event::Ends => "ends".to_owned(),
             Event::Ended(End::Unlocked) => "unlocked".to_owned(),
             Event::Ended(End::Dropped) => "dropped".to_owned(),
@@ -167,6 +174,7 @@ impl Record {
             "granted" => Event::Granted { token: number(&mut words)? },
             "valid" => Event::Valid,
             "lost" => Event::Lost,
+            "extended" => Event::Extended,
             "ends" => Event::Ends,
             "unlocked" => Event::Ended(End::Unlocked),
             "dropped" => Event::Ended(End::Dropped),
@@ -322,6 +330,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         Event::Granted { token: 12 },
         Event::Valid,
         Event::Lost,
+        Event::Extended,
         Event::Ends,
         Event::Ended(End::Unlocked),
         Event::Ended(End::Dropped),

@@ -57,6 +57,8 @@ impl Arguments {
             work.large.to_string(),
             work.pause.as_micros().to_string(),
             work.min_replicas.to_string(),
+            work.asked.to_string(),
+            work.extended.to_string(),
         ]
     }
 
@@ -81,6 +83,8 @@ impl Arguments {
             large: u8::try_from(number(18)).expect("a percentage"),
             pause: Duration::from_micros(number(19)),
             min_replicas: u32::try_from(number(20)).expect("a small number"),
+            asked: u8::try_from(number(21)).expect("a percentage"),
+            extended: u8::try_from(number(22)).expect("a percentage"),
         };
         let (topology, urls) = (words[0].clone(), list(1).collect());
         Arguments { topology, urls, store_url: words[2].clone(), seed: number(3), work }
@@ -160,6 +164,8 @@ fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
         longest: [span(5), span(6)],
         kept_to_the_end: 7,
         limited: 15,
+        asked: 3,
+        extended: 25,
         fixed: 8..9,
         leases: [span(10), span(11)],
         poll_interval: span(12),

@@ -33,6 +33,7 @@ fn a_killed_master_is_replaced_and_comes_back_as_a_replica() {
     let new = replicated.await_master_other_than(old.port());
     assert_eq!(replicated.master().port(), new.port());
     assert!(exists(new, "kept") && replicated.replicas().is_empty());
+    replicated.await_agreement_of_sentinels(new);
     old.restart();
     replicated.settle();
     // The old master came back without data, so the key proves that it was a replica. (On a busy

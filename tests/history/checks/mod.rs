@@ -12,6 +12,7 @@ mod leaders;
 mod limits;
 mod order;
 mod overlaps;
+mod questions;
 mod tokens;
 mod waits;
 
@@ -96,6 +97,8 @@ pub enum Outcome {
 pub struct Hold {
     pub token: u64,
     pub granted: Nanos,
+    /// The last moment from which the lease may count: the grant, or an extension.
+    pub leased: Nanos,
     /// The last check that found the hold valid.
     pub valid_to: Nanos,
     /// The check that found the hold over.
@@ -218,6 +221,8 @@ pub enum Promise {
     Answer,
     /// A renewed hold is not lost without a reason.
     Renewal,
+    /// A question whether a lock is held has the right answer.
+    Question,
     /// No hold is valid for longer than its limit and one lease.
     Limit,
     /// A lock that was released before its minimum stays taken until then.
@@ -323,9 +328,12 @@ impl History {
         let (mut violations, mut longest_wait) = (Vec::new(), 0);
         for attempts in self.by_lock().values() {
             violations.extend(answers::check(self, attempts));
+            let (questions, attempts): (Vec<&Attempt>, Vec<&Attempt>) =
+                attempts.iter().partition(|attempt| attempt.request.verb == Verb::Ask);
             let (looks, attempts): (Vec<&Attempt>, Vec<&Attempt>) =
                 attempts.iter().partition(|attempt| attempt.request.is_look());
             let attempts = &attempts;
+            violations.extend(questions::check(self, attempts, &questions));
             violations.extend(leaders::check(self, attempts, &looks));
             if attempts.iter().any(|attempt| attempt.request.is_latch()) {
                 let (found, wait) = latches::check(self, attempts);
@@ -504,13 +512,15 @@ impl Outcome {
     fn apply(&mut self, at: Nanos, event: Event) {
         match (event, self) {
             (Event::Granted { token }, outcome) => {
-                let hold = Hold { token, granted: at, valid_to: at, lost: None, ended: None };
+                let (lost, ended) = (None, None);
+                let hold = Hold { token, granted: at, leased: at, valid_to: at, lost, ended };
                 *outcome = Outcome::Held(hold);
             }
             (Event::Done, outcome) => *outcome = Outcome::Done(at),
             (Event::Refused, outcome) => *outcome = Outcome::Refused(at),
             (Event::Failed(_), outcome) => *outcome = Outcome::Failed(at),
             (Event::Valid, Outcome::Held(hold)) => hold.valid_to = hold.valid_to.max(at),
+            (Event::Extended, Outcome::Held(hold)) => hold.leased = at,
             (Event::Lost, Outcome::Held(hold)) => hold.lost = hold.lost.or(Some(at)),
             (Event::Ended(how), Outcome::Held(hold)) => hold.ended = Some((at, how)),
             // `Ends` and `Seen` change nothing. The other events need a hold.
@@ -567,6 +577,7 @@ mod examples {
         let hold = Hold {
             token: granted,
             granted: millis(granted),
+            leased: millis(granted),
             valid_to: millis(end),
             lost: None,
             ended: Some((millis(end), End::Unlocked)),
@@ -626,7 +637,7 @@ mod examples {
         let lines = "1 10 asks a acquire false none 100 none none false 1 1 0\n\
                      2 11 asks a acquire true 70 0 none none false 1 1 0\n\
                      1 12 granted 5\n0 13 stalled 4\n\
-                     2 13 refused\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
+                     2 13 refused\n1 14 extended\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
                      3 18 granted 1\n4 19 asks b acquire false none 7 none none true 2 1 0\n4 20 fai\n\
                      5 21 asks c acquire false none 7 none none false 1 1 0\n5 22 failed timeout";
         let mut history = History::default();
@@ -636,6 +647,7 @@ mod examples {
         let hold = Hold {
             token: 5,
             granted: 12,
+            leased: 14,
             valid_to: 14,
             lost: Some(15),
             ended: Some((17, End::Dropped)),

@@ -61,14 +61,14 @@ pub(super) fn report_due(history: &History, attempt: &Attempt, lost: Nanos) -> N
         from = end;
     }
     // A fixed lease is not renewed, so no reply reports its loss before its deadline.
-    let deadline = attempt.hold().map_or(from, |hold| hold.granted + history.lease(attempt));
+    let deadline = attempt.hold().map_or(from, |hold| hold.leased + history.lease(attempt));
     if attempt.request.lease.is_some() { deadline } else { from + takes }
 }
 
 /// Checks that a hold with a fixed lease is not valid after its end.
 fn valid_after_lease(history: &History, (attempt, hold): Held<'_>) -> Option<Violation> {
     let fixed = attempt.request.lease.is_some();
-    let over = fixed && hold.granted + history.lease(attempt) < hold.valid_to;
+    let over = fixed && hold.leased + history.lease(attempt) < hold.valid_to;
     over.then(|| Promise::LossReport.violation(format!("valid after its lease: {attempt}")))
 }
 

@@ -55,9 +55,7 @@ fn delay_by_killed_waiters(history: &History, attempts: &[&Attempt], waiting: &A
 
 /// Returns the gap of each waiting attempt: its longest undisturbed wait beside a free lock.
 pub(super) fn gaps<'a>(history: &History, attempts: &[&'a Attempt]) -> Vec<(&'a Attempt, Nanos)> {
-    let mut spans: Vec<Span<'_>> = attempts.iter().filter_map(|a| span(history, a)).collect();
-    spans.sort_by_key(|span| span.from);
-    let spans = Spans::new(spans);
+    let spans = Spans::of(history, attempts);
     // A member of a multi-lock waits for the other members too.
     let waits = attempts
         .iter()
@@ -66,20 +64,23 @@ pub(super) fn gaps<'a>(history: &History, attempts: &[&'a Attempt]) -> Vec<(&'a 
 }
 
 /// The time in which a server may have kept the lock for an attempt.
-struct Span<'a> {
+pub(super) struct Span<'a> {
     from: Nanos,
     to: Nanos,
     attempt: &'a Attempt,
 }
 
 /// Spans in the order of their start. `furthest` has the latest end up to each span.
-struct Spans<'a> {
+pub(super) struct Spans<'a> {
     spans: Vec<Span<'a>>,
     furthest: Vec<Nanos>,
 }
 
 impl<'a> Spans<'a> {
-    fn new(spans: Vec<Span<'a>>) -> Spans<'a> {
+    /// Returns the spans of these attempts at one lock.
+    pub(super) fn of(history: &History, attempts: &[&'a Attempt]) -> Spans<'a> {
+        let mut spans: Vec<Span<'a>> = attempts.iter().filter_map(|a| span(history, a)).collect();
+        spans.sort_by_key(|span| span.from);
         let mut latest = 0;
         let furthest = spans.iter().map(|span| {
             latest = span.to.max(latest);
@@ -89,7 +90,12 @@ impl<'a> Spans<'a> {
     }
 
     /// Returns the spans of other attempts that overlap the time between two moments.
-    fn of_others(&self, but: &Attempt, from: Nanos, to: Nanos) -> impl Iterator<Item = &Span<'a>> {
+    pub(super) fn of_others(
+        &self,
+        but: &Attempt,
+        from: Nanos,
+        to: Nanos,
+    ) -> impl Iterator<Item = &Span<'a>> {
         let end = self.spans.partition_point(|span| span.from <= to);
         let start = self.furthest.partition_point(|furthest| *furthest < from).min(end);
         let is_other = move |span: &&Span<'_>| !std::ptr::eq(span.attempt, but);

@@ -2,6 +2,7 @@
 
 use crate::subject::{Subject, SubjectGuard};
 use leasehold::{Leadership, Permit, Result};
+use std::time::Duration;
 
 /// A closure that a loss calls.
 pub(super) type OnLost = Box<dyn FnOnce() + Send>;
@@ -16,6 +17,10 @@ pub(super) trait Held {
     }
     /// Takes the lock again, if it can. Panics if that fails beside a valid hold.
     fn re_enter(&self) {}
+    /// Sets the remaining lease, if it can. Returns whether it has done so.
+    fn extend(&self, _: Duration) -> bool {
+        false
+    }
     /// Has a loss call this closure. Returns `false` if the kind has no losses.
     fn on_lost(&self, call: OnLost) -> bool;
 }
@@ -54,6 +59,10 @@ impl<S: Subject, G: SubjectGuard> Held for Locked<S, G> {
             Ok(None) => panic!("a lock refuses its holder"),
             Err(error) => assert!(!self.is_held(), "a re-entry beside a valid hold: {error}"),
         }
+    }
+
+    fn extend(&self, lease: Duration) -> bool {
+        self.guard.extend(lease).is_ok()
     }
 
     fn on_lost(&self, call: OnLost) -> bool {

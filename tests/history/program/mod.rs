@@ -4,6 +4,7 @@ mod acquire;
 mod elections;
 mod held;
 mod latches;
+mod questions;
 
 use crate::kind::{CAPACITY, Kind};
 use crate::plan::{MAX_WAIT, Plan, WEIGHT_STEP, Work};
@@ -218,6 +219,9 @@ impl<'a> Thread<'a> {
         if kind.may_join() && self.rng.u8(0..100) < JOINED {
             return self.take_together();
         }
+        if kind.is_lock() && self.happens(self.arguments.work.asked) {
+            return self.ask(kind);
+        }
         let attempt = self.next_attempt();
         // The permits of a plain semaphore, and the terms of a leader, have no end.
         let to_the_end =
@@ -226,6 +230,12 @@ impl<'a> Thread<'a> {
         let request = Request { value, ..self.request(kind, to_the_end) };
         let manner = self.manner(kind);
         self.call(attempt, kind, request, manner, to_the_end);
+    }
+
+    /// Whether something happens that does so with this percentage. Draws no number for 0, so that
+    /// the work of a former seed stays the same.
+    fn happens(&mut self, percentage: u8) -> bool {
+        percentage > 0 && self.rng.u8(0..100) < percentage
     }
 
     fn next_attempt(&self) -> u64 {
@@ -384,6 +394,7 @@ impl<'a> Thread<'a> {
         if self.rng.u8(0..100) < RE_ENTERED {
             guard.re_enter();
         }
+        self.extend(hold, &*guard);
         let span = self.span();
         let end = match (to_the_end, request.max_hold) {
             (true, Some(max_hold)) if request.lease.is_none() => {
@@ -402,6 +413,19 @@ impl<'a> Thread<'a> {
         let how = self.end(hold, guard, valid);
         if let (Some(heard), End::Unlocked) = (heard, how) {
             assert_eq!(heard.load(Ordering::SeqCst), 0, "a listener hears of a loss: unlocked");
+        }
+    }
+
+    /// Extends some holds with a fixed lease by the length of that lease, some time after the grant.
+    fn extend<H: Held + ?Sized>(&mut self, hold: &Holding<'_>, guard: &H) {
+        let Some(lease) = hold.request.lease else { return };
+        if !self.happens(self.arguments.work.extended) {
+            return;
+        }
+        let until = now() + millis(self.rng.u64(0..=lease));
+        let is_valid = self.observe_until(hold.attempt, &|| guard.is_held(), until);
+        if is_valid && guard.extend(Duration::from_millis(lease)) {
+            self.record(hold.attempt, now(), Event::Extended);
         }
     }
 

@@ -1,0 +1,123 @@
+//! A question whether a lock is held has the right answer.
+//!
+//! A history does not show when a server answered. So an answer counts as wrong only if it was wrong
+//! all the time from the question to the answer: one hold was valid all that time and the lock is
+//! reported free, or no attempt can have held the lock and it is reported held. After an early
+//! release with a minimum, nobody holds the lock and it may be reported either way.
+
+use super::waits::{Spans, end};
+use super::{Attempt, History, Outcome, Promise, Violation};
+use crate::record::millis;
+use crate::system::Nanos;
+
+/// Checks the questions about one lock against the calls for it.
+pub(super) fn check(
+    history: &History,
+    calls: &[&Attempt],
+    questions: &[&Attempt],
+) -> Vec<Violation> {
+    if questions.is_empty() {
+        return Vec::new();
+    }
+    let spans = Spans::of(history, calls);
+    questions.iter().filter_map(|question| wrong(history, calls, &spans, question)).collect()
+}
+
+fn wrong(
+    history: &History,
+    calls: &[&Attempt],
+    spans: &Spans<'_>,
+    question: &Attempt,
+) -> Option<Violation> {
+    let (asked, lock) = (question.asked, &question.request.lock);
+    match question.outcome {
+        Outcome::Refused(at) if !history.may_be_outdated(lock, at) => {
+            let held = calls.iter().find(|call| {
+                let covers =
+                    call.hold().is_some_and(|hold| hold.granted <= asked && at <= hold.valid_to);
+                covers
+                    && call.request.shared == question.request.shared
+                    && !history.may_have_lost(call, at)
+            })?;
+            let text = format!("reported free: {question}\n  held: {held}");
+            Some(Promise::Question.violation(text))
+        }
+        Outcome::Done(at) if !history.may_be_outdated(lock, at) => {
+            // A fail-over may lose a release. The lock is then held again until its lease ends.
+            let longest = history.workers.iter().map(|worker| worker.lease).max().unwrap_or(0);
+            let fixed = calls.iter().filter_map(|call| call.request.lease).max().unwrap_or(0);
+            let since = asked.saturating_sub(history.bounds.latest(longest.max(millis(fixed))));
+            // The server may have granted a call that has not returned.
+            let calls_in = |call: &&Attempt| {
+                asked <= end(history, call).unwrap_or(Nanos::MAX) && call.asked <= at
+            };
+            let is_free = spans.of_others(question, asked, at).next().is_none()
+                && !calls.iter().any(calls_in);
+            let is_wrong = is_free && !history.may_have_lost_between(lock, since, at);
+            is_wrong.then(|| Promise::Question.violation(format!("reported held: {question}")))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::{asking, disturbance, held, history, violated};
+    use super::super::{Affected, Attempt, Disturbance, Effect, Outcome, Promise};
+    use crate::record::{Verb, millis};
+
+    /// Returns a question of worker 1 from 20 ms on, answered after 10 ms.
+    fn question(outcome: fn(u64) -> Outcome) -> Attempt {
+        let mut question = asking(1, 20, outcome(millis(30)));
+        question.request.verb = Verb::Ask;
+        question.request.max_wait = 0;
+        question
+    }
+
+    fn beside(question: Attempt, calls: Vec<Attempt>) -> Vec<Promise> {
+        violated(&history([calls, vec![question]].concat()))
+    }
+
+    #[test]
+    fn a_held_lock_is_not_reported_free() {
+        let free = || question(Outcome::Refused);
+        assert_eq!(beside(free(), vec![held(0, 0, 10, 30)]), [Promise::Question]);
+        assert_eq!(beside(free(), vec![held(0, 0, 10, 29)]), [], "released before the answer");
+        assert_eq!(beside(free(), vec![held(0, 0, 21, 90)]), [], "granted after the question");
+        let mut reader = held(0, 0, 10, 90);
+        reader.request.shared = true;
+        assert_eq!(beside(free(), vec![reader.clone()]), [], "the other side is asked");
+        let mut of_readers = free();
+        of_readers.request.shared = true;
+        assert_eq!(beside(of_readers, vec![reader]), [Promise::Question]);
+    }
+
+    #[test]
+    fn a_free_lock_is_not_reported_held() {
+        let taken = || question(Outcome::Done);
+        assert_eq!(beside(taken(), Vec::new()), [Promise::Question]);
+        assert_eq!(beside(taken(), vec![held(0, 0, 10, 19)]), [Promise::Question]);
+        assert_eq!(beside(taken(), vec![held(0, 0, 10, 20)]), [], "released after the question");
+        assert_eq!(beside(taken(), vec![held(0, 25, 40, 90)]), [], "asked before the answer");
+        assert_eq!(beside(taken(), vec![held(0, 31, 40, 90)]), [Promise::Question]);
+        let killed = asking(0, 0, Outcome::Unknown);
+        assert_eq!(beside(taken(), vec![killed]), [], "a call without an answer");
+    }
+
+    #[test]
+    fn lost_data_and_a_replaced_master_excuse_a_wrong_answer() {
+        let with = |name: &str, effect, question, call| {
+            let mut history = history(vec![call, question]);
+            let fault = disturbance(15, 18, Affected::Nobody, effect);
+            history.disturbances.push(Disturbance { name: name.to_owned(), ..fault });
+            violated(&history)
+        };
+        let free = || question(Outcome::Refused);
+        assert_eq!(with("a fault", Effect::LosesHolds, free(), held(0, 0, 10, 30)), []);
+        let wrong = [Promise::Question];
+        assert_eq!(with("a fault", Effect::Delays, free(), held(0, 0, 10, 30)), wrong);
+        let taken = || question(Outcome::Done);
+        assert_eq!(with("a fault", Effect::LosesHolds, taken(), held(0, 0, 10, 19)), []);
+        assert_eq!(with("a fault", Effect::Delays, taken(), held(0, 0, 10, 19)), wrong);
+    }
+}
