@@ -127,6 +127,13 @@ impl Fault {
         matches!(self, FailOver | KillMaster | StopMaster | CutOffMaster)
     }
 
+    /// Whether the fault meets single packets, or single locks.
+    #[allow(dead_code, reason = "only real histories leave such faults to the simulation")]
+    pub fn is_of_packets_or_locks(self) -> bool {
+        let late = [Fault::LateRequests, Fault::LateReplies];
+        [&Fault::CONNECTIONS[..], &Fault::LOCKS, &late].concat().contains(&self)
+    }
+
     pub fn is_of_clients(self) -> bool {
         Fault::CLIENTS.contains(&self)
     }

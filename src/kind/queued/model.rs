@@ -42,8 +42,8 @@
 //! | fail-over: two clients, 1 round, 2 faults | 4,088,195 | 22,017,590 | 28 | 64 |
 //! | cluster: three clients, 1 round, 2 faults | 294,063 | 1,688,244 | 26 | 4 |
 //!
-//! Optimized, two runs at a time on two busy cores. By default the second and the third run have
-//! one fault less; `LEASEHOLD_MODEL_FAULTS=1 script/model queued::model` runs them in full.
+//! Optimized, two runs at a time on two busy cores. By default the first four runs have one fault
+//! less; `LEASEHOLD_MODEL_FAULTS=1 script/model queued::model` runs them in full.
 //!
 //! # What the model found
 //!
