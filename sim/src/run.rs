@@ -29,7 +29,7 @@ pub const PREEMPTED: u64 = 16;
 /// The most attempts of a process to connect to a server within one second, without those of calls.
 const MOST_ATTEMPTS: usize = 120;
 
-/// The virtual time after which a run has failed.
+/// The virtual time after which a run has failed, beyond the time of its faults.
 pub const LONGEST: Duration = Duration::from_secs(600);
 
 /// A run that has ended.
@@ -67,7 +67,8 @@ impl fmt::Display for Run {
 pub fn run(plan: &Plan, is_traced: bool) -> Run {
     let judged = Rc::new(RefCell::new(None));
     let place = Rc::clone(&judged);
-    let settings = Settings { seed: plan.seed, preempted: PREEMPTED, is_traced, longest: LONGEST };
+    let longest = LONGEST + 2 * plan.span;
+    let settings = Settings { seed: plan.seed, preempted: PREEMPTED, is_traced, longest };
     let plan = plan.clone();
     watch::take_panics();
     store::take_accounts();

@@ -37,6 +37,7 @@ use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Parker;
 use crate::util::system::channel::{Sender, TrySendError};
+use crate::util::system::per_process;
 
 /// The time after which a state is sent again, in poll intervals, and the longest such time.
 ///
@@ -182,7 +183,9 @@ impl Observation {
         observer: Observer,
         parker: &Arc<Parker>,
     ) -> Observation {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        per_process! {
+            static NUMBER: AtomicU64 = AtomicU64::new(1);
+        }
         let FirstLook { leader, seen, generation } = first;
         let channel = channel_of(&context);
         let mut observation = Observation {

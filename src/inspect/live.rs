@@ -28,7 +28,7 @@ use crate::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
-use crate::util::system::HashMap;
+use crate::util::system::{HashMap, per_process};
 
 pub(crate) use crate::command::details::LiveDetails;
 
@@ -229,7 +229,9 @@ impl LiveSession {
 impl ReplyLink {
     /// Connects and subscribes. Blocks for up to `limit` for each server that is contacted.
     fn open(engine: &Engine, limit: Duration) -> Result<ReplyLink> {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        per_process! {
+            static NUMBER: AtomicU64 = AtomicU64::new(1);
+        }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let timeouts = Timeouts { connect: limit, response: limit, replicas: Duration::ZERO };
         let routed = engine.open_connection(timeouts, "details")?;

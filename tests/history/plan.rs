@@ -54,6 +54,8 @@ pub struct Work {
     pub used_for: Duration,
     /// The longest hold, and the longest of the long holds, which are one in twenty.
     pub longest: [Duration; 2],
+    /// How often a holder checks its hold.
+    pub checked: Duration,
     /// Percentage of holds with a fixed lease that are kept until the lease ends.
     pub kept_to_the_end: u8,
     /// Percentage of requests with a longest hold, and of requests with a minimum hold.
@@ -138,6 +140,7 @@ impl Plan {
             used_for: Duration::from_secs(2),
             // The long holds need renewals.
             longest: [Duration::from_millis(30), Duration::from_secs(4)],
+            checked: Duration::from_millis(2),
             kept_to_the_end: 5,
             limited: 10,
             large: 60,
@@ -209,6 +212,23 @@ impl Plan {
             ..all.work
         };
         Plan { name: "latches", faults: Fault::of(layout, &work.kinds), work, ..all }
+    }
+
+    /// Returns a plan of a quiet service: the leases that the library has by default, long holds,
+    /// long pauses and long faults.
+    #[allow(dead_code, reason = "only the simulation has hours")]
+    pub fn quiet(layout: Layout, seed: u64, span: Duration) -> Plan {
+        let all = Plan::everything(layout, seed, span);
+        let work = Work {
+            pause: Duration::from_secs(20),
+            used_for: Duration::from_secs(600),
+            longest: [Duration::from_secs(2), Duration::from_secs(90)],
+            checked: Duration::from_millis(100),
+            fixed: 1000..40_000,
+            leases: [Duration::from_secs(10), Duration::from_secs(30)],
+            ..all.work
+        };
+        Plan { name: "quiet", quiet: 5000..120_000, lasting: 300..45_000, work, ..all }
     }
 
     /// Returns a plan for elections. The longest terms outlast the bound of waits.

@@ -193,8 +193,6 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let (asked, bounds) = (attempt.asked, &history.bounds);
     let killed = history.workers[attempt.worker].killed;
     let disturbed = |at| history.disturbances_of(attempt, asked, at).map(|d| d.felt_until).max();
-    // After a disturbance, the worker releases the hold that its attempt may have left.
-    let confirmed = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
     // A hold that nobody releases. A delayed request may arrive until the end of a disturbance.
     let waiter = match attempt.request.is_queued() {
         // A client counts as alive, then a grant to one of its waiters lasts.
@@ -208,6 +206,15 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
         true => 0,
         false => history.lease(attempt).max(waiter) + bounds.step,
     };
+    // A request that arrives later than a lease is not undone.
+    let not_undone = |at| {
+        let last = history.disturbances_of(attempt, asked, at).map(|d| d.until).max();
+        let is_late = last > Some(asked + bounds.soonest(history.lease(attempt)));
+        if is_late && kept < Nanos::MAX { kept } else { 0 }
+    };
+    // After a disturbance, the worker releases the hold that its attempt may have left.
+    let confirmed =
+        |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack + not_undone(at));
     let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
@@ -361,6 +368,21 @@ mod tests {
         assert_eq!(after(dropped(), 1150 + BOUND, kill_soon), [Promise::Wait]);
         let kill_later = |history: &mut History| history.workers[0].killed = Some(millis(151));
         assert_eq!(after(dropped(), 151 + BOUND, kill_later), [Promise::Wait]);
+    }
+
+    #[test]
+    fn a_request_that_arrives_later_than_a_lease_is_not_undone() {
+        let late = |until, granted| {
+            let failed = asking(0, 0, Outcome::Failed(millis(100)));
+            let mut history = history(vec![failed, held(1, until, granted, granted)]);
+            history.disturbances.push(disturbance(0, until, Affected::Worker(0), Effect::Delays));
+            violated(&history)
+        };
+        // The worker undoes the attempt within a response time-out and the slack.
+        assert_eq!(late(1000, 1000 + 100 + BOUND), []);
+        assert_eq!(late(1000, 1001 + 100 + BOUND), [Promise::Wait]);
+        assert_eq!(late(1001, 1001 + 100 + 1000 + BOUND), []);
+        assert_eq!(late(1001, 1002 + 100 + 1000 + BOUND), [Promise::Wait]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! that a reader sees with the term of that call.
 
 use super::acquire::{Acquired, AnyGuard, Call, until_cancelled};
-use super::{Arguments, CHECK_INTERVAL, Sink, Thread, error_word};
+use super::{Arguments, Sink, Thread, error_word};
 use crate::kind::Kind;
 use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
 use crate::system::channel::{Receiver, RecvTimeoutError};
@@ -22,8 +22,8 @@ const RUNS: u8 = 20;
 /// The number of questions of a reader, one after the other.
 const QUESTIONS: Range<u32> = 1..5;
 
-/// How often an observer without messages looks for the end of the work.
-const OBSERVED: Duration = Duration::from_millis(100);
+/// An observer without messages looks for the end of the work once in this many checks of a holder.
+const OBSERVED: u32 = 50;
 
 /// Returns the value of the leader for a call of this process.
 pub(super) fn value(attempt: u64) -> u64 {
@@ -143,10 +143,13 @@ pub(super) fn observe(
         let record = |event| sink(&Record { attempt, at: now(), event });
         record(Event::Asks(request.clone()));
         match client.election(&*request.lock).observe() {
-            Ok(receiver) => record(observe_until(stop, &receiver, record)),
+            Ok(receiver) => {
+                let interval = arguments.work.checked * OBSERVED;
+                record(observe_until(stop, interval, &receiver, record));
+            }
             Err(error) => record(Event::Failed(error_word(&error))),
         }
-        thread::sleep(CHECK_INTERVAL);
+        thread::sleep(arguments.work.checked);
     }
     client.close();
 }
@@ -154,11 +157,12 @@ pub(super) fn observe(
 /// Records messages until `stop`. Returns the last event.
 fn observe_until(
     stop: &AtomicBool,
+    interval: Duration,
     receiver: &Receiver<Option<Leader>>,
     record: impl Fn(Event),
 ) -> Event {
     while !stop.load(Ordering::SeqCst) {
-        match receiver.recv_timeout(OBSERVED) {
+        match receiver.recv_timeout(interval) {
             Ok(leader) => record(seen(leader)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Event::Failed("disconnected".to_owned()),

@@ -18,9 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often a holder checks its hold, or whether it has heard of a loss.
-const CHECK_INTERVAL: Duration = Duration::from_millis(2);
-
 /// How often a holder records a valid hold. A killed worker loses the later checks.
 const RECORD_INTERVAL: Nanos = millis(100);
 
@@ -51,7 +48,7 @@ const HEARD: usize = 500;
 const CHECKED_AFTER_LOSS: Duration = Duration::from_millis(500);
 
 /// How long the servers may be away when a worker starts.
-const AWAY: Nanos = millis(30_000);
+const AWAY: Nanos = millis(120_000);
 
 /// The pause between two attempts to build a client, or to make a call whose error is retryable.
 const REPEATED: Duration = Duration::from_millis(100);
@@ -407,7 +404,8 @@ impl<'a> Thread<'a> {
         let valid = self.use_hold(attempt, (kind, request), (&|| guard.is_held(), token), end);
         if let (Some(heard), false) = (&heard, valid) {
             let hears = || heard.load(Ordering::SeqCst) > 0;
-            let mut checks = (0..HEARD).map(|_| thread::sleep(CHECK_INTERVAL));
+            let interval = self.arguments.work.checked;
+            let mut checks = (0..HEARD).map(|_| thread::sleep(interval));
             assert!(checks.any(|()| hears()), "no listener hears of a loss");
         }
         let how = self.end(hold, guard, valid);
@@ -484,7 +482,7 @@ impl<'a> Thread<'a> {
             if end <= at {
                 return true;
             }
-            thread::sleep(CHECK_INTERVAL);
+            thread::sleep(self.arguments.work.checked);
         }
     }
 
