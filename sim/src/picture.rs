@@ -39,9 +39,8 @@ fn events(
         }
         Outcome::Held(hold) => {
             moments.push((hold.granted, "acquired"));
-            moments.extend(hold.lost.map(|at| (at, "lost")));
             moments.push(match (hold.lost, hold.ended) {
-                (Some(at), _) | (None, Some((at, End::Lost))) => (at, "expired"),
+                (Some(at), _) | (None, Some((at, End::Lost))) => (at, "lost"),
                 (None, Some((at, _))) => (at, "released"),
                 (None, None) => (gone, "expired"),
             });
