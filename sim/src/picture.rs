@@ -3,7 +3,7 @@
 use crate::checks::{Affected, Attempt, Disturbance, History, Outcome};
 use crate::record::{End, Verb};
 use crate::system::Nanos;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Prints the events at this lock, or at all locks, as `leasehold watch --json` does.
 pub fn print(history: &History, lock: Option<&str>) {
@@ -62,17 +62,8 @@ fn events(
 /// Returns the events of a fault: an outage for all workers, or a mark.
 fn fault(disturbance: &Disturbance) -> Vec<Value> {
     let Disturbance { name, from, until, affected, .. } = disturbance;
-    let event = |at: Nanos, event: &str| {
-        let mut fields = Map::new();
-        fields.insert("at".to_owned(), json!(seconds(at)));
-        fields.insert("name".to_owned(), json!(""));
-        fields.insert("event".to_owned(), json!(event));
-        fields.insert("text".to_owned(), json!(name));
-        if let Affected::Worker(worker) = affected {
-            fields.insert("pid".to_owned(), json!(worker));
-        }
-        Value::Object(fields)
-    };
+    let pid = if let Affected::Worker(worker) = affected { Some(worker) } else { None };
+    let event = |at: Nanos, event: &str| json!({ "at": seconds(at), "name": "", "event": event, "text": name, "pid": pid });
     match affected {
         _ if name == "Quiet" => Vec::new(),
         Affected::All => vec![event(*from, "outage"), event(*until, "recovered")],

@@ -11,17 +11,17 @@ const SPAN: Duration = Duration::from_secs(20);
 /// The number of plans before settings vary.
 const PLANS: u64 = 24;
 
-/// How long faults are injected in a run of a quiet service.
+/// How long faults are injected in a run of a calm service.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Returns the plan of a seed. More than half of the seeds have fail-overs or a cluster. One of 24
-/// is an hour of a quiet service.
+/// is an hour of a calm service.
 ///
-/// Of the others, in a third of the seeds the renewed leases are short, in another third faults outlast the leases.
-/// Half of the seeds with all faults have work of their own.
+/// In a third of the others the renewed leases are short, in another third faults outlast the
+/// leases. Half of the seeds with all faults have work of their own.
 pub fn of(seed: u64) -> Plan {
     let plan = base(seed);
-    if plan.name == "quiet" {
+    if plan.name == "calm" {
         return plan;
     }
     let plan = match seed / PLANS % 3 {
@@ -78,7 +78,7 @@ fn base(seed: u64) -> Plan {
         0 => Plan::everything(Layout::One, seed, SPAN),
         1 => {
             let layouts = [Layout::One, Layout::Five, Layout::Sentinel, Layout::Cluster];
-            Plan::quiet(layouts[(seed / PLANS % 4) as usize], seed, HOUR)
+            Plan::calm(layouts[(seed / PLANS % 4) as usize], seed, HOUR)
         }
         2 => Plan::waits(Layout::One, seed, SPAN),
         3 => Plan::messages(seed, SPAN),

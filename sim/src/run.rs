@@ -35,7 +35,7 @@ pub const LONGEST: Duration = Duration::from_secs(600);
 /// A run that has ended.
 pub struct Run {
     pub outcome: Outcome,
-    /// `None` if the run got stuck.
+    /// `None` if the run got stuck, as is the history.
     pub report: Option<Report>,
     pub history: Option<History>,
 }

@@ -214,10 +214,10 @@ impl Plan {
         Plan { name: "latches", faults: Fault::of(layout, &work.kinds), work, ..all }
     }
 
-    /// Returns a plan of a quiet service: the leases that the library has by default, long holds,
+    /// Returns a plan of a calm service: the leases that the library has by default, long holds,
     /// long pauses and long faults.
     #[allow(dead_code, reason = "only the simulation has hours")]
-    pub fn quiet(layout: Layout, seed: u64, span: Duration) -> Plan {
+    pub fn calm(layout: Layout, seed: u64, span: Duration) -> Plan {
         let all = Plan::everything(layout, seed, span);
         let work = Work {
             pause: Duration::from_secs(20),
@@ -228,7 +228,7 @@ impl Plan {
             leases: [Duration::from_secs(10), Duration::from_secs(30)],
             ..all.work
         };
-        Plan { name: "quiet", quiet: 5000..120_000, lasting: 300..45_000, work, ..all }
+        Plan { name: "calm", quiet: 5000..120_000, lasting: 300..45_000, work, ..all }
     }
 
     /// Returns a plan for elections. The longest terms outlast the bound of waits.

@@ -397,6 +397,11 @@ impl History {
         fixed.unwrap_or(self.workers[attempt.worker].lease)
     }
 
+    /// Returns the length of the longest renewed leases.
+    fn longest_lease(&self) -> Nanos {
+        self.workers.iter().map(|worker| worker.lease).max().unwrap_or(0)
+    }
+
     /// Returns whether servers may have lost the hold of an attempt, or their clocks stepped,
     /// before the grant of another hold at this moment.
     fn may_have_lost(&self, attempt: &Attempt, granted: Nanos) -> bool {

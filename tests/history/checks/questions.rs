@@ -20,44 +20,53 @@ pub(super) fn check(
         return Vec::new();
     }
     let spans = Spans::of(history, calls);
-    questions.iter().filter_map(|question| wrong(history, calls, &spans, question)).collect()
+    let wrong = questions.iter().filter_map(|question| match question.outcome {
+        Outcome::Refused(at) => wrongly_free(history, calls, question, at),
+        Outcome::Done(at) => wrongly_held(history, calls, &spans, question, at),
+        _ => None,
+    });
+    wrong.collect()
 }
 
-fn wrong(
+/// Checks the answer that a lock is free, which came at this moment.
+fn wrongly_free(
+    history: &History,
+    calls: &[&Attempt],
+    question: &Attempt,
+    at: Nanos,
+) -> Option<Violation> {
+    let (asked, request) = (question.asked, &question.request);
+    let holds_all_along = |call: &&&Attempt| {
+        let hold = call.hold().filter(|hold| hold.granted <= asked && at <= hold.valid_to);
+        hold.is_some() && call.request.shared == request.shared
+    };
+    let held =
+        calls.iter().filter(holds_all_along).find(|call| !history.may_have_lost(call, at))?;
+    let text = || format!("reported free: {question}\n  held: {held}");
+    (!history.may_be_outdated(&request.lock, at)).then(|| Promise::Question.violation(text()))
+}
+
+/// Checks the answer that a lock is held, which came at this moment.
+fn wrongly_held(
     history: &History,
     calls: &[&Attempt],
     spans: &Spans<'_>,
     question: &Attempt,
+    at: Nanos,
 ) -> Option<Violation> {
     let (asked, lock) = (question.asked, &question.request.lock);
-    match question.outcome {
-        Outcome::Refused(at) if !history.may_be_outdated(lock, at) => {
-            let held = calls.iter().find(|call| {
-                let covers =
-                    call.hold().is_some_and(|hold| hold.granted <= asked && at <= hold.valid_to);
-                covers
-                    && call.request.shared == question.request.shared
-                    && !history.may_have_lost(call, at)
-            })?;
-            let text = format!("reported free: {question}\n  held: {held}");
-            Some(Promise::Question.violation(text))
-        }
-        Outcome::Done(at) if !history.may_be_outdated(lock, at) => {
-            // A fail-over may lose a release. The lock is then held again until its lease ends.
-            let longest = history.workers.iter().map(|worker| worker.lease).max().unwrap_or(0);
-            let fixed = calls.iter().filter_map(|call| call.request.lease).max().unwrap_or(0);
-            let since = asked.saturating_sub(history.bounds.latest(longest.max(millis(fixed))));
-            // The server may have granted a call that has not returned.
-            let calls_in = |call: &&Attempt| {
-                asked <= end(history, call).unwrap_or(Nanos::MAX) && call.asked <= at
-            };
-            let is_free = spans.of_others(question, asked, at).next().is_none()
-                && !calls.iter().any(calls_in);
-            let is_wrong = is_free && !history.may_have_lost_between(lock, since, at);
-            is_wrong.then(|| Promise::Question.violation(format!("reported held: {question}")))
-        }
-        _ => None,
-    }
+    // A fail-over may lose a release. The lock is then held again until its lease ends.
+    let fixed = calls.iter().filter_map(|call| call.request.lease).max().unwrap_or(0);
+    let longest = history.longest_lease().max(millis(fixed));
+    let since = asked.saturating_sub(history.bounds.latest(longest));
+    // The server may have granted a call that has not returned.
+    let runs =
+        |call: &&Attempt| call.asked <= at && end(history, call).is_none_or(|ended| asked <= ended);
+    let may_be_held = spans.of_others(question, asked, at).next().is_some()
+        || calls.iter().any(runs)
+        || history.may_have_lost_between(lock, since, at)
+        || history.may_be_outdated(lock, at);
+    (!may_be_held).then(|| Promise::Question.violation(format!("reported held: {question}")))
 }
 
 #[cfg(test)]

@@ -47,8 +47,7 @@ fn delay_by_killed_waiters(history: &History, attempts: &[&Attempt], waiting: &A
         .collect();
     // A killed waiter keeps its place at most for the lease that it saw, its own time-out, and
     // those of the killed waiters ahead of it.
-    let longest = history.workers.iter().map(|worker| worker.lease).max().unwrap_or(0);
-    let kept = longest + (killed.len() as u64 + 1) * fair_waiter_timeout + step;
+    let kept = history.longest_lease() + (killed.len() as u64 + 1) * fair_waiter_timeout + step;
     let queued = killed.iter().filter(|at| waiting.asked < *at + kept).count();
     queued as u64 * (fair_waiter_timeout + poll)
 }

@@ -34,7 +34,7 @@ impl Thread<'_> {
             thread::sleep(self.span());
             self.call_latch(Request { verb: Verb::CountDown, ..change.clone() });
         }
-        if self.rng.u8(0..100) < DELETED {
+        if self.happens(DELETED) {
             self.call_latch(Request { verb: Verb::Delete, ..change });
         }
     }

@@ -213,7 +213,7 @@ impl<'a> Thread<'a> {
         if kind == Kind::Election && self.only_looks_or_runs() {
             return;
         }
-        if kind.may_join() && self.rng.u8(0..100) < JOINED {
+        if kind.may_join() && self.happens(JOINED) {
             return self.take_together();
         }
         if kind.is_lock() && self.happens(self.arguments.work.asked) {
@@ -229,8 +229,10 @@ impl<'a> Thread<'a> {
         self.call(attempt, kind, request, manner, to_the_end);
     }
 
-    /// Whether something happens that does so with this percentage. Draws no number for 0, so that
-    /// the work of a former seed stays the same.
+    /// Whether something happens that does so with this percentage.
+    ///
+    /// Draws no number for 0, so that a new setting leaves the work of a former seed as it was. The
+    /// older settings of [`Work`] draw one for 0 too, for the same reason.
     fn happens(&mut self, percentage: u8) -> bool {
         percentage > 0 && self.rng.u8(0..100) < percentage
     }
@@ -247,8 +249,8 @@ impl<'a> Thread<'a> {
     }
 
     fn manner(&mut self, kind: Kind) -> Manner {
-        let mut happens = |percentage| self.rng.u8(0..100) < percentage;
-        let (is_owned, is_until, closes) = (happens(OWNED), happens(UNTIL), happens(CLOSED));
+        let [is_owned, is_until, closes] =
+            [OWNED, UNTIL, CLOSED].map(|percentage| self.happens(percentage));
         Manner { is_owned, is_until, closes: closes && kind.has_leases() }
     }
 
@@ -347,12 +349,12 @@ impl<'a> Thread<'a> {
         // An overdue hold may be kept until its renewed lease ends.
         let fixed = match to_the_end {
             true => max_hold.is_none() || self.rng.bool(),
-            false => self.rng.u8(0..100) < 15 && kind.has_leases(),
+            false => self.happens(15) && kind.has_leases(),
         };
         let is_semaphore = matches!(kind, Kind::Semaphore | Kind::Count);
         let is_large = is_semaphore && self.rng.u8(0..100) < self.arguments.work.large;
         let is_queued = matches!(kind, Kind::Queued | Kind::Election);
-        let max_wait = if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(MAX_WAIT) };
+        let max_wait = if self.happens(15) { 0 } else { self.rng.u64(MAX_WAIT) };
         Request {
             lock: kind.lock(self.number(kind)),
             verb: Verb::Acquire,
@@ -361,7 +363,7 @@ impl<'a> Thread<'a> {
             min_hold,
             lease: fixed.then(|| self.rng.u64(self.arguments.work.fixed.clone())),
             max_wait,
-            cancelled: max_wait > 0 && self.rng.u8(0..100) < CANCELLED,
+            cancelled: max_wait > 0 && self.happens(CANCELLED),
             weight: if is_queued { self.rng.u32(1..=10) } else { 1 },
             permits: if is_large { self.rng.u32(2..=CAPACITY) } else { 1 },
             value: 0,
@@ -388,7 +390,7 @@ impl<'a> Thread<'a> {
         let Holding { attempt, kind, request, token, .. } = *hold;
         self.record(attempt, now(), Event::Granted { token });
         let heard = self.listen(&*guard);
-        if self.rng.u8(0..100) < RE_ENTERED {
+        if self.happens(RE_ENTERED) {
             guard.re_enter();
         }
         self.extend(hold, &*guard);
@@ -431,7 +433,7 @@ impl<'a> Thread<'a> {
     fn listen<H: Held + ?Sized>(&mut self, guard: &H) -> Option<Arc<AtomicU64>> {
         let heard = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&heard);
-        let listens = self.rng.u8(0..100) < LISTENED;
+        let listens = self.happens(LISTENED);
         let call = move || assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "called twice");
         (listens && guard.on_lost(Box::new(call))).then_some(heard)
     }

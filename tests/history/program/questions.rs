@@ -3,7 +3,6 @@
 use super::{Thread, error_word};
 use crate::kind::Kind;
 use crate::record::{Event, Request, Verb};
-use crate::subject::Subject;
 use crate::system::now;
 use leasehold::kind::LockKind;
 use leasehold::{Client, Lock, RedLock, Result};
@@ -22,10 +21,8 @@ impl Thread<'_> {
     /// Asks once whether a lock is held. The answer is recorded as `Done` or `Refused`.
     pub(super) fn ask(&mut self, kind: Kind) {
         let way = *self.rng.choice(&WAYS).expect("there are some");
-        let question = self.request(kind, false);
-        let (verb, max_wait, cancelled) = (Verb::Ask, 0, false);
-        let (lease, max_hold, min_hold) = (None, None, None);
-        let question = Request { verb, max_wait, cancelled, lease, max_hold, min_hold, ..question };
+        let Request { lock, shared, .. } = self.request(kind, false);
+        let question = Request { verb: Verb::Ask, shared, ..Request::waiting(lock, 0) };
         let attempt = self.asks(question.clone());
         let event = match is_held(kind, &question, self.clients, way) {
             Ok(true) => Event::Done,
@@ -50,10 +47,7 @@ fn is_held(kind: Kind, question: &Request, clients: &[Client], way: Way) -> Resu
     }
 }
 
-fn asked<K: LockKind>(lock: &Lock<K>, client: &Client, way: Way) -> Result<bool>
-where
-    Lock<K>: Subject,
-{
+fn asked<K: LockKind>(lock: &Lock<K>, client: &Client, way: Way) -> Result<bool> {
     match way {
         Way::IsLocked => lock.is_locked(),
         Way::Holder => Ok(lock.holder()?.is_some()),
