@@ -17,7 +17,7 @@ pub struct Control {
 }
 
 /// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 32] = [
+pub const CONTROLS: [Control; 34] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -65,6 +65,8 @@ pub const CONTROLS: [Control; 32] = [
     Control { fault: "leader-not-announced", promise: Promise::Leader, plan: quiet_elections },
     Control { fault: "value-of-another-term", promise: Promise::Leader, plan: quiet_elections },
     Control { fault: "end-not-observed", promise: Promise::Leader, plan: rare_terms },
+    Control { fault: "resize-not-announced", promise: Promise::Wait, plan: resize_not_announced },
+    Control { fault: "search-ends-early", promise: Promise::Question, plan: search_ends_early },
     // Faults that reviews found once, put back.
     Control {
         fault: "release-raced-by-message",
@@ -314,6 +316,36 @@ fn rare_terms(seed: u64) -> Plan {
         ..all.work
     };
     Plan { work, ..all }
+}
+
+/// Nobody gives permits back while callers wait, and no caller polls.
+fn resize_not_announced(seed: u64) -> Plan {
+    let all = Plan::messages(seed, SPAN);
+    let work = Work {
+        kinds: vec![Kind::Semaphore],
+        locks: 2,
+        used_for: LONG,
+        threads: 3,
+        longest: [Duration::from_secs(4); 2],
+        limited: 0,
+        resized: 30,
+        ..all.work
+    };
+    Plan { faults: vec![Fault::Quiet], work, ..all }
+}
+
+/// More locks are held than one page of a search has.
+fn search_ends_early(seed: u64) -> Plan {
+    let plan = plain(seed, vec![Fault::Quiet], |work| Work {
+        kinds: vec![Kind::Plain, Kind::Fenced, Kind::Rw, Kind::Spin],
+        locks: 30,
+        used_for: LONG,
+        threads: 16,
+        longest: [Duration::from_secs(1); 2],
+        asked: 10,
+        ..work
+    });
+    Plan { span: Duration::from_secs(6), ..plan }
 }
 
 /// Heartbeats bring grants whose messages come while the lock is released.

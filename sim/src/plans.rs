@@ -59,6 +59,7 @@ fn with_own_work(plan: Plan) -> Plan {
         min_replicas: if has_replicas { rng.u32(0..=1) } else { 0 },
         asked: rng.u8(0..20),
         extended: rng.u8(0..60),
+        resized: *rng.choice(&[0, 2, 10]).expect("three"),
         kinds,
         ..plan.work
     };

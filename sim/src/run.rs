@@ -103,7 +103,8 @@ fn judge(plan: &Plan) -> (Report, History) {
     left.append(&mut workers.leftovers);
     if left.is_empty() {
         let arguments = Arguments::beside_workers(plan, address);
-        left = left::by_ended_workers(&deployment.serving(), |abandoned| {
+        let may_be_capacity = |lock: &str, free| history.may_have_capacity(lock, free);
+        left = left::by_ended_workers(&deployment.serving(), may_be_capacity, |abandoned| {
             let acquire = move || acquire_all_once(&arguments, abandoned);
             let acquiring = world::spawn_in(world::start_process(0), "main", acquire);
             acquiring.join().unwrap_or_else(|_| vec!["the last worker panicked".to_owned()])

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The permits of each semaphore. A request asks for one of them up to all.
+/// The first capacity of each semaphore. A request asks for one permit up to so many.
 pub const CAPACITY: u32 = 3;
 
 /// A kind of lock.
@@ -59,6 +59,11 @@ impl Kind {
     /// Whether a call can ask if a lock of this kind is held.
     pub fn is_lock(self) -> bool {
         self.is_one_key() || self == Kind::Red
+    }
+
+    /// Whether this is a semaphore, whose capacity may change.
+    pub fn is_semaphore(self) -> bool {
+        matches!(self, Kind::Semaphore | Kind::Count)
     }
 
     /// Whether this lock may be a member of a multi-lock, whose members show no tokens here.

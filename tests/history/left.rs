@@ -67,7 +67,7 @@ pub fn by_idle_workers<S: Inspected>(plan: &Plan, masters: impl Fn() -> Vec<S>) 
     let mut left = Vec::new();
     holds_within(idle_time(plan), || {
         let masters = masters();
-        let keys = masters.iter().flat_map(used_keys);
+        let keys = masters.iter().flat_map(|server| used_keys(server, &is_first_capacity));
         let keys = keys.filter(|key| !is_kept_by_idle_workers(plan, key));
         let channels = masters.iter().flat_map(Inspected::channels);
         let channels = channels.filter(|name| is_left_by_idle_workers(plan, name));
@@ -98,14 +98,17 @@ pub fn counts<S: Inspected>(masters: impl Fn() -> Vec<S>) -> BTreeMap<String, i6
 /// Acquires every lock once after all workers have ended, and returns what is left on the masters.
 ///
 /// `acquire` does so, with these locks too, and returns a text for each that it cannot acquire.
+/// `may_be_capacity` tells whether a semaphore may have this capacity.
 pub fn by_ended_workers<S: Inspected>(
     masters: &[S],
+    may_be_capacity: impl Fn(&str, i64) -> bool,
     acquire: impl FnOnce(Vec<(Kind, String)>) -> Vec<String>,
 ) -> Vec<String> {
     let keys = masters.iter().flat_map(Inspected::keys);
     let mut left = acquire(keys.filter_map(|key| abandoned(&key)).collect());
     let mut on_servers = Vec::new();
     holds_within(ENDED, || {
+        let left_on = |server| left_on(server, &may_be_capacity);
         on_servers = masters.iter().flat_map(left_on).collect();
         on_servers.is_empty()
     });
@@ -113,8 +116,9 @@ pub fn by_ended_workers<S: Inspected>(
     left
 }
 
-fn left_on(server: &impl Inspected) -> Vec<String> {
-    let keys = used_keys(server).into_iter().filter(|key| !is_kept_by_ended_workers(key));
+fn left_on(server: &impl Inspected, may_be_capacity: &dyn Fn(&str, i64) -> bool) -> Vec<String> {
+    let keys =
+        used_keys(server, may_be_capacity).into_iter().filter(|key| !is_kept_by_ended_workers(key));
     let keys = keys.map(|key| format!("the key {key}"));
     let channels = server.channels().into_iter().filter(|name| !is_kept_channel(name));
     let channels = channels.map(|channel| format!("the channel {channel}"));
@@ -123,9 +127,13 @@ fn left_on(server: &impl Inspected) -> Vec<String> {
 }
 
 /// Returns the keys of a server but those of semaphores without permits in use.
-fn used_keys(server: &impl Inspected) -> Vec<String> {
-    let is_in_use = |key: &String| is_used(key, || server.text(key));
+fn used_keys(server: &impl Inspected, may_be_capacity: &dyn Fn(&str, i64) -> bool) -> Vec<String> {
+    let is_in_use = |key: &String| is_used(key, may_be_capacity, || server.text(key));
     server.keys().into_iter().filter(is_in_use).collect()
+}
+
+fn is_first_capacity(_: &str, capacity: i64) -> bool {
+    capacity == i64::from(CAPACITY)
 }
 
 /// Returns the time within which idle workers leave nothing. The locks of killed workers last for
@@ -166,8 +174,13 @@ fn is_kept_channel(channel: &str) -> bool {
 /// Whether this key is no semaphore, or a semaphore with permits in use. `value` reads its value.
 ///
 /// The check of the history knows how many permits of a plain semaphore have to be free.
-fn is_used(key: &str, value: impl FnOnce() -> Option<String>) -> bool {
-    let is_full = || value() == Some(CAPACITY.to_string());
+fn is_used(
+    key: &str,
+    may_be_capacity: &dyn Fn(&str, i64) -> bool,
+    value: impl FnOnce() -> Option<String>,
+) -> bool {
+    let free = || value().and_then(|text| text.parse().ok());
+    let is_full = || free().is_some_and(|free| may_be_capacity(key, free));
     !(key.starts_with(COUNTS) || (key.starts_with(PERMITS) && is_full()))
 }
 
@@ -201,7 +214,7 @@ fn keys_tell_of_abandoned_locks_and_of_permits_in_use() {
     assert_eq!(abandoned("{semaphore-1}:timeout"), semaphore);
     assert_eq!(abandoned("semaphore-1"), None);
 
-    let value = |free: u32| move || Some(free.to_string());
-    assert!(is_used("semaphore-1", value(CAPACITY - 1)) && is_used("plain-1", value(CAPACITY)));
-    assert!(!is_used("semaphore-1", value(CAPACITY)) && !is_used("count-1", value(0)));
+    let is_used = |key, free: u32| is_used(key, &is_first_capacity, move || Some(free.to_string()));
+    assert!(is_used("semaphore-1", CAPACITY - 1) && is_used("plain-1", CAPACITY));
+    assert!(!is_used("semaphore-1", CAPACITY) && !is_used("count-1", 0));
 }

@@ -66,6 +66,8 @@ pub struct Work {
     /// lease that are extended.
     pub asked: u8,
     pub extended: u8,
+    /// Percentage of turns at a semaphore that change its capacity.
+    pub resized: u8,
     /// The length of fixed leases, in milliseconds.
     pub fixed: Range<u64>,
     /// The length of renewed leases, alternating between the workers.
@@ -147,6 +149,7 @@ impl Plan {
             // Only seeds with work of their own have these, so that former seeds stay the same.
             asked: 0,
             extended: 0,
+            resized: 0,
             fixed: 300..1200,
             // The second lease outlasts a fail-over.
             leases: [Duration::from_secs(3), Duration::from_secs(8)],

@@ -72,7 +72,7 @@ pub struct Request {
     pub cancelled: bool,
     /// The weight of a waiter for a queue lock.
     pub weight: u32,
-    /// The permits of a semaphore, or the count that is set; otherwise 1.
+    /// The permits of a semaphore, its new capacity, or the count that is set; otherwise 1.
     pub permits: u32,
     /// The longest hold in milliseconds, or `None`.
     pub max_hold: Option<u64>,
@@ -97,19 +97,30 @@ pub enum Verb {
     Observe,
     /// Asks whether a lock is held.
     Ask,
+    /// Searches for locks, which tells whether this one is held.
+    Search,
+    /// Sets the capacity of a semaphore.
+    Resize,
+    /// Adds permits to a plain semaphore, or takes some away.
+    Add,
+    Remove,
     SetCount,
     CountDown,
     Delete,
 }
 
 impl Verb {
-    const ALL: [(Verb, &'static str); 9] = [
+    const ALL: [(Verb, &'static str); 13] = [
         (Verb::Acquire, "acquire"),
         (Verb::Join, "join"),
         (Verb::Lead, "lead"),
         (Verb::Look, "look"),
         (Verb::Observe, "observe"),
         (Verb::Ask, "ask"),
+        (Verb::Search, "search"),
+        (Verb::Resize, "resize"),
+        (Verb::Add, "add"),
+        (Verb::Remove, "remove"),
         (Verb::SetCount, "set"),
         (Verb::CountDown, "down"),
         (Verb::Delete, "delete"),
@@ -220,7 +231,25 @@ impl Request {
         matches!(self.verb, Verb::Look | Verb::Observe)
     }
 
-    /// Returns the number of permits that valid holds may have at once, 1 for a lock.
+    /// Whether the call asks if a lock is held.
+    pub fn is_question(&self) -> bool {
+        matches!(self.verb, Verb::Ask | Verb::Search)
+    }
+
+    /// Whether the call changes the capacity of a semaphore.
+    pub fn is_change(&self) -> bool {
+        matches!(self.verb, Verb::Resize | Verb::Add | Verb::Remove)
+    }
+
+    /// Returns the number of permits that the call adds to a plain semaphore, negative if it takes
+    /// some away.
+    pub fn added(&self) -> i64 {
+        let permits = i64::from(self.permits);
+        if self.verb == Verb::Remove { -permits } else { permits }
+    }
+
+    /// Returns the number of permits that valid holds may have at once, 1 for a lock. That of a
+    /// semaphore may change.
     pub fn capacity(&self) -> u32 {
         if self.is_leased() || self.is_counted() { CAPACITY } else { 1 }
     }

@@ -50,7 +50,8 @@ pub fn run(plan: &Plan) -> Report {
     if left.is_empty() {
         let arguments = Arguments::beside_workers(plan, |it| deployment.add_addresses(it));
         let acquire = |abandoned| acquire_all_once(&arguments, abandoned);
-        left = left::by_ended_workers(&deployment.masters(), acquire);
+        let may_be_capacity = |lock: &str, free| history.may_have_capacity(lock, free);
+        left = left::by_ended_workers(&deployment.masters(), may_be_capacity, acquire);
     }
     Report::of(plan, &history, store::accounts(&store), &left)
 }

@@ -59,6 +59,7 @@ impl Arguments {
             work.min_replicas.to_string(),
             work.asked.to_string(),
             work.extended.to_string(),
+            work.resized.to_string(),
             millis(work.checked),
         ]
     }
@@ -86,7 +87,8 @@ impl Arguments {
             min_replicas: u32::try_from(number(20)).expect("a small number"),
             asked: u8::try_from(number(21)).expect("a percentage"),
             extended: u8::try_from(number(22)).expect("a percentage"),
-            checked: span(23),
+            resized: u8::try_from(number(23)).expect("a percentage"),
+            checked: span(24),
         };
         let (topology, urls) = (words[0].clone(), list(1).collect());
         Arguments { topology, urls, store_url: words[2].clone(), seed: number(3), work }
@@ -169,6 +171,7 @@ fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
         checked: span(3),
         asked: 3,
         extended: 25,
+        resized: 26,
         fixed: 8..9,
         leases: [span(10), span(11)],
         poll_interval: span(12),

@@ -11,7 +11,10 @@
 //! A request without a reply in time fails the later requests of its connection too, and so does an
 //! attempt to connect. So a stall excuses an early time-out: one of four steps took a quarter of the
 //! response time-out.
+//!
+//! A call for more permits than a semaphore may have had is refused as a wrong one.
 
+use super::capacities::Capacities;
 use super::{Attempt, History, Hold, Outcome, Promise, Violation};
 use crate::plan::MAX_WAIT;
 use crate::record::{End, Verb, millis};
@@ -23,11 +26,15 @@ const STEPS_OF_A_LOSS: Nanos = 6;
 /// The number of steps of a request, of which one takes at least an equal part of a time-out.
 const STEPS_OF_A_REQUEST: Nanos = 4;
 
-pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
-    attempts.iter().filter_map(|attempt| unexplained(history, attempt)).collect()
+pub(super) fn check(
+    history: &History,
+    attempts: &[&Attempt],
+    capacities: &Capacities,
+) -> Vec<Violation> {
+    attempts.iter().filter_map(|attempt| unexplained(history, attempt, capacities)).collect()
 }
 
-fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
+fn unexplained(history: &History, attempt: &Attempt, capacities: &Capacities) -> Option<Violation> {
     let Attempt { request, asked, .. } = attempt;
     let undisturbed = |to| history.disturbances_of(attempt, *asked, to).next().is_none();
     let bounds = &history.bounds;
@@ -51,7 +58,9 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
         Outcome::Failed(at) if request.verb == Verb::Lead => (Promise::Answer, *at < deadline),
         Outcome::Failed(at) => {
             let early = *at < asked + time_out && undisturbed(*at);
-            (Promise::Answer, early && !explained_by_older_request(history, attempt, *at))
+            let is_explained = explained_by_older_request(history, attempt, *at)
+                || explained_by_capacity(capacities, attempt, *at);
+            (Promise::Answer, early && !is_explained)
         }
         Outcome::Refused(at) => {
             let early = request.max_wait > 0 && *at < deadline;
@@ -86,9 +95,17 @@ fn explained_by_older_request(history: &History, attempt: &Attempt, failed: Nano
             >= response / STEPS_OF_A_REQUEST
 }
 
+/// Returns whether a call for permits failed because there may have been fewer of them.
+fn explained_by_capacity(capacities: &Capacities, attempt: &Attempt, failed: Nanos) -> bool {
+    let Attempt { request, asked, error, .. } = attempt;
+    request.is_leased()
+        && error.starts_with("Configuration")
+        && *capacities.between(*asked, failed).start() < i64::from(request.permits)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, disturbance, held, history, violated};
+    use super::super::examples::{asking, disturbance, held, history, resize, violated};
     use super::super::{Affected, Attempt, Effect, Outcome, Promise, Stall};
     use crate::record::{End, millis};
 
@@ -129,6 +146,19 @@ mod tests {
         assert_eq!(stalled("Timeout", 960, 972), [Promise::Answer], "a short stall");
         assert_eq!(stalled("Timeout", 900, 972), [Promise::Answer], "mostly before the request");
         assert_eq!(stalled("Connection", 960, 973), [Promise::Answer], "another error");
+    }
+
+    #[test]
+    fn a_call_for_more_permits_than_there_are_is_refused() {
+        let failed = |error: &str, capacity| {
+            let mut failed = asking(0, 1000, Outcome::Failed(millis(1010)));
+            (failed.request.lock, failed.request.permits) = ("semaphore-0".to_owned(), 3);
+            failed.error = error.to_owned();
+            violated(&history(vec![resize(capacity, 900, 910), failed]))
+        };
+        assert_eq!(failed("Configuration", 2), []);
+        assert_eq!(failed("Configuration", 3), [Promise::Answer]);
+        assert_eq!(failed("Timeout", 2), [Promise::Answer]);
     }
 
     #[test]

@@ -5,24 +5,37 @@
 //! semaphore never learn of it, so there is no check after a loss of its count.
 //!
 //! Released permits count until the minimum of their hold.
+//!
+//! Changes of the capacity excuse what was granted before them: the last of the valid holds was
+//! granted between its call and its return, so the greatest capacity of that time counts.
+//!
+//! A call for more permits than there are does not wait for them: it fails within the poll interval.
 
+use super::capacities::Capacities;
 use super::limits::minimum_end;
 use super::overlaps::{Held, report_due};
-use super::{Attempt, History, Promise, Violation};
+use super::waits::{end, longest_gap};
+use super::{Attempt, Bounds, History, Promise, Violation};
 use crate::system::Nanos;
 
-pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
-    let capacity = attempts.first().map_or(1, |attempt| attempt.request.capacity());
-    if capacity == 1 {
+pub(super) fn check(
+    history: &History,
+    attempts: &[&Attempt],
+    capacities: &Capacities,
+) -> Vec<Violation> {
+    if attempts.first().is_none_or(|attempt| attempt.request.capacity() == 1) {
         return Vec::new();
     }
+    let waiting = attempts.iter().filter(|attempt| attempt.request.is_leased());
+    let mut found: Vec<_> =
+        waiting.filter_map(|attempt| waits_in_vain(history, attempt, capacities)).collect();
     let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));
     let mut holds: Vec<Held<'_>> = holds.collect();
     holds.sort_by_key(|(_, hold)| hold.granted);
     let mut open: Vec<Held<'_>> = Vec::new();
-    let mut found = Vec::new();
     for later in holds {
         let begun = later.1.granted;
+        let capacity = *capacities.between(later.0.asked, begun).end();
         open.retain(|held| begun < held.1.valid_to.max(kept_to(history, held)));
         let (valid, kept): (Vec<_>, Vec<_>) =
             open.iter().partition(|(_, hold)| begun < hold.valid_to);
@@ -57,11 +70,11 @@ fn too_early(
     valid: &[Held<'_>],
     kept: &[Held<'_>],
     begun: Nanos,
-    capacity: u32,
+    capacity: i64,
 ) -> Option<Violation> {
     let all = [valid, kept].concat();
     let certain = all.iter().filter(|held| !may_be_lost(history, held, begun));
-    let taken: u32 = certain.map(|held| held.0.request.permits).sum();
+    let taken: i64 = certain.map(|held| i64::from(held.0.request.permits)).sum();
     (taken > capacity).then(|| {
         let text = format!("more than {capacity} permits before a minimum:{}", list(&all));
         Promise::Minimum.violation(text)
@@ -77,10 +90,11 @@ fn too_many(
     history: &History,
     open: &[Held<'_>],
     begun: Nanos,
-    capacity: u32,
+    capacity: i64,
 ) -> Option<Violation> {
-    let sum = |counts: &dyn Fn(&Held<'_>) -> bool| -> u32 {
-        open.iter().filter(|held| counts(held)).map(|held| held.0.request.permits).sum()
+    let sum = |counts: &dyn Fn(&Held<'_>) -> bool| -> i64 {
+        let counted = open.iter().filter(|held| counts(held));
+        counted.map(|held| i64::from(held.0.request.permits)).sum()
     };
     let may_be_lost = |held: &Held<'_>| may_be_lost(history, held, begun);
     // A hold that ends by itself before its report is due is no violation.
@@ -98,10 +112,30 @@ fn too_many(
     Some(promise.violation(format!("more than {capacity} permits:{}", list(open))))
 }
 
+/// Checks that a call does not wait for more permits than there are.
+fn waits_in_vain(
+    history: &History,
+    attempt: &Attempt,
+    capacities: &Capacities,
+) -> Option<Violation> {
+    let (asked, permits) = (attempt.asked, attempt.request.permits);
+    let ended = end(history, attempt).filter(|_| attempt.request.max_wait > 0)?;
+    let disturbed = history.disturbances_of(attempt, asked, ended);
+    let disturbed = disturbed.map(|d| (d.from, d.felt_until));
+    let excused = capacities.with_at_least(permits).chain(disturbed).collect();
+    let in_vain = longest_gap(asked, ended, excused);
+    let Bounds { heartbeat, response, slack, .. } = history.bounds;
+    (in_vain > heartbeat + response + slack).then(|| {
+        let span = in_vain as f64 / 1e6;
+        Promise::Wait.violation(format!("{span:.0} ms for more permits than there are: {attempt}"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{disturbance, held, history, violated};
+    use super::super::examples::{asking, disturbance, held, history, resize, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
+    use crate::record::{Verb, millis};
 
     /// Returns a history of holds of this kind with their numbers of permits.
     fn semaphore(kind: &str, holds: Vec<(u32, Attempt)>) -> History {
@@ -137,6 +171,46 @@ mod tests {
         assert_eq!(violated(&semaphore("semaphore", stopped)), []);
         let one_after_the_other = vec![(3, held(0, 0, 10, 20)), (3, held(1, 0, 20, 30))];
         assert_eq!(violated(&semaphore("semaphore", one_after_the_other)), []);
+    }
+
+    #[test]
+    fn a_change_of_the_capacity_allows_as_many_permits_from_its_call_to_that_of_the_next() {
+        let second = |asked, granted| {
+            let holds = vec![(3, held(0, 0, 10, 9000)), (2, held(1, asked, granted, 8000))];
+            let mut history = semaphore("semaphore", holds);
+            history.attempts.push(resize(5, 200, 210));
+            history.attempts.push(resize(4, 300, 310));
+            violated(&history)
+        };
+        assert_eq!(second(150, 199), [Promise::Exclusion], "before the change");
+        assert_eq!(second(150, 200), []);
+        assert_eq!(second(310, 320), [], "the second change may come now");
+        assert_eq!(second(311, 320), [Promise::Exclusion], "after the second change");
+        let added = |verb| {
+            let mut change = asking(1, 100, Outcome::Done(millis(110)));
+            (change.request.verb, change.request.permits) = (verb, 2);
+            let holds = vec![(3, held(0, 0, 10, 900)), (2, held(1, 150, 160, 800)), (2, change)];
+            let mut history = semaphore("count", holds);
+            history.counts.insert("count-0".to_owned(), if verb == Verb::Add { 5 } else { 1 });
+            violated(&history)
+        };
+        assert_eq!(added(Verb::Add), []);
+        assert_eq!(added(Verb::Remove), [Promise::Exclusion]);
+    }
+
+    #[test]
+    fn a_call_for_more_permits_than_there_are_ends() {
+        let waits = |capacity, until, effect: Option<Effect>| {
+            let refused = asking(0, 1000, Outcome::Refused(millis(until)));
+            let mut history = semaphore("semaphore", vec![(3, refused)]);
+            history.attempts.push(resize(capacity, 100, 110));
+            history.disturbances.extend(effect.map(|it| disturbance(0, 1150, Affected::All, it)));
+            violated(&history)
+        };
+        // The poll interval, the response time-out and the slack.
+        assert_eq!(waits(2, 1200, None), []);
+        assert_eq!(waits(2, 1201, None), [Promise::Wait]);
+        assert_eq!(waits(2, 1201, Some(Effect::Delays)), []);
     }
 
     #[test]

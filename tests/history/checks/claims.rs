@@ -6,14 +6,21 @@
 //! killed, may leave its claim, which ends with a grant lease.
 //!
 //! The check leaves out times with faults or stalls, so each command takes less than the response
-//! time-out.
+//! time-out. It also leaves out waiters for more permits than there may be, which claim none, and
+//! counts the greatest capacity of the time of their wait.
 
+use super::capacities::Capacities;
 use super::order::Steady;
 use super::waits::end;
 use super::{Attempt, History, Outcome, Promise, Violation};
 use crate::system::Nanos;
+use std::ops::RangeInclusive;
 
-pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
+pub(super) fn check(
+    history: &History,
+    attempts: &[&Attempt],
+    capacities: &Capacities,
+) -> Vec<Violation> {
     let leased: Vec<&Attempt> =
         attempts.iter().copied().filter(|attempt| attempt.request.is_leased()).collect();
     if leased.is_empty() {
@@ -21,7 +28,8 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
     }
     let steady = Steady::new(history);
     let waiting = leased.iter().filter(|attempt| attempt.request.max_wait > 0);
-    waiting.filter_map(|attempt| overtaken(history, &steady, &leased, attempt)).collect()
+    let overtaken = |it: &&Attempt| overtaken(history, &steady, &leased, it, capacities);
+    waiting.filter_map(overtaken).collect()
 }
 
 /// Returns a violation if a later call took permits that this waiter needs.
@@ -30,6 +38,7 @@ fn overtaken(
     steady: &Steady<'_>,
     attempts: &[&Attempt],
     waiting: &Attempt,
+    capacities: &Capacities,
 ) -> Option<Violation> {
     let bounds = &history.bounds;
     let claims = waiting.asked + 2 * bounds.heartbeat + bounds.response;
@@ -42,11 +51,17 @@ fn overtaken(
         is_later
             && steady.covers(waiting, granted)
             && !has_older(history, attempts, waiting, later.asked, granted)
-            // Both at once are more than the capacity.
-            && waiting.request.permits + later.request.permits > waiting.request.capacity()
+            && shows_a_claim(capacities.between(waiting.asked, granted), waiting, later)
     })?;
     let text = format!("a later call took permits: {by}\n  {waiting}");
     Some(Promise::Claim.violation(text))
+}
+
+/// Returns whether a waiter has a claim with these capacities, and a later call took its permits:
+/// both at once are more than there are.
+fn shows_a_claim(capacities: RangeInclusive<i64>, waiting: &Attempt, later: &Attempt) -> bool {
+    let [own, others] = [waiting, later].map(|it| i64::from(it.request.permits));
+    own <= *capacities.start() && *capacities.end() < own + others
 }
 
 /// Returns whether an older waiter may have had the claim in this time.
@@ -75,7 +90,7 @@ fn has_older(
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, disturbance, held, history, violated};
+    use super::super::examples::{asking, disturbance, held, history, resize, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
     use crate::record::millis;
 
@@ -130,5 +145,17 @@ mod tests {
         let mut history = starved(vec![later()]);
         history.disturbances.push(disturbance(2000, 2100, Affected::All, Effect::Delays));
         assert_eq!(violated(&history), []);
+    }
+
+    #[test]
+    fn a_changed_capacity_excuses_a_later_call() {
+        let with = |change| {
+            let mut history = starved(vec![(1, held(1, 3000, 3005, 3009))]);
+            history.attempts.push(change);
+            violated(&history)
+        };
+        assert_eq!(with(resize(3, 2000, 2010)), [Promise::Claim]);
+        assert_eq!(with(resize(4, 2000, 2010)), [], "there is a permit for both");
+        assert_eq!(with(resize(3, 100, 110)), [Promise::Claim]);
     }
 }

@@ -1,5 +1,6 @@
 //! Permits of a plain semaphore are taken and given back exactly once: after the run as many are
-//! free as at its start, less those that killed workers did not give back.
+//! free as at its start, less those that killed workers did not give back, and with those that callers
+//! have added. The client completes a change without an answer, unless it is killed.
 //!
 //! A server that loses data may lose the count, so there is no check after that.
 
@@ -7,20 +8,40 @@ use super::{Attempt, History, Outcome, Promise, Violation};
 use crate::record::End;
 use crate::system::Nanos;
 
-pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Option<Violation> {
+pub(super) fn check(
+    history: &History,
+    attempts: &[&Attempt],
+    changes: &[&Attempt],
+) -> Option<Violation> {
     let request = attempts.first().map(|it| &it.request).filter(|it| it.is_counted())?;
     let is_used = attempts.iter().any(|attempt| attempt.hold().is_some());
     if !is_used || history.may_have_lost_count(&request.lock, Nanos::MAX) {
         return None;
     }
     let missing: u32 = attempts.iter().map(|attempt| may_be_missing(history, attempt)).sum();
-    let most = i64::from(request.capacity());
+    let (mut least, mut most) = (i64::from(request.capacity()), i64::from(request.capacity()));
+    for change in changes {
+        let added = change.request.added();
+        let is_certain = is_completed(history, change);
+        least += if is_certain { added } else { added.min(0) };
+        most += if is_certain { added } else { added.max(0) };
+    }
     let free = history.counts.get(&request.lock).copied().unwrap_or(0);
-    let is_right = most - i64::from(missing) <= free && free <= most;
+    let is_right = least - i64::from(missing) <= free && free <= most;
     (!is_right).then(|| {
-        let text = format!("{free} of {most} permits of {} are free, ", request.lock);
+        let text = format!("{free} of {least} to {most} permits of {} are free, ", request.lock);
         Promise::Counts.violation(text + &format!("and up to {missing} may be missing"))
     })
+}
+
+/// Returns whether a change has certainly been made once.
+fn is_completed(history: &History, change: &Attempt) -> bool {
+    let is_killed = history.workers[change.worker].killed.is_some();
+    match change.outcome {
+        Outcome::Done(_) => true,
+        Outcome::Failed(_) => !is_killed,
+        _ => false,
+    }
 }
 
 /// Returns the number of permits that the worker may have taken and not given back.
@@ -38,7 +59,7 @@ fn may_be_missing(history: &History, attempt: &Attempt) -> u32 {
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
-    use crate::record::{End, millis};
+    use crate::record::{End, Verb, millis};
 
     /// Returns a history of calls for two permits each, after which so many are free.
     fn count(free: i64, attempts: Vec<Attempt>) -> History {
@@ -62,6 +83,30 @@ mod tests {
         let mut lost = count(5, attempts());
         lost.disturbances.push(disturbance(0, 5, Affected::All, Effect::LosesHolds));
         assert_eq!(violated(&lost), []);
+    }
+
+    #[test]
+    fn added_permits_are_free_after_the_run() {
+        let with = |verb, outcome, killed, free| {
+            let mut change = asking(0, 50, Outcome::Unknown);
+            (change.request.verb, change.outcome) = (verb, outcome);
+            let mut history = count(free, vec![held(0, 0, 10, 20), change]);
+            history.workers[0].killed = killed;
+            violated(&history)
+        };
+        let wrong = [Promise::Counts];
+        let done = || Outcome::Done(millis(60));
+        assert_eq!(with(Verb::Add, done(), None, 5), []);
+        assert_eq!([3, 7].map(|free| with(Verb::Add, done(), None, free)), [wrong; 2]);
+        assert_eq!(with(Verb::Remove, done(), None, 1), []);
+        assert_eq!([3, -1].map(|free| with(Verb::Remove, done(), None, free)), [wrong; 2]);
+        // The client completes it, after 50 ms without a reply.
+        let failed = || Outcome::Failed(millis(110));
+        assert_eq!(with(Verb::Add, failed(), None, 5), []);
+        assert_eq!(with(Verb::Add, failed(), None, 3), wrong);
+        let killed = Some(millis(120));
+        assert_eq!([3, 5].map(|free| with(Verb::Add, failed(), killed, free)), [[], []]);
+        assert_eq!([2, 6].map(|free| with(Verb::Add, failed(), killed, free)), [wrong; 2]);
     }
 
     #[test]

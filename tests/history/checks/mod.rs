@@ -4,6 +4,7 @@
 //! histories with and without violations.
 
 mod answers;
+mod capacities;
 mod capacity;
 mod claims;
 mod counts;
@@ -21,6 +22,7 @@ use crate::plan::{Plan, WEIGHT_STEP};
 use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
 use crate::slots::slot;
 use crate::system::Nanos;
+use capacities::Capacities;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -127,6 +129,9 @@ pub type Slots = RangeInclusive<u16>;
 /// The names of the disturbances by which a replica may replace a master.
 const REPLACED: [&str; 5] =
     ["FailOver", "KillMaster", "StopMaster", "CutOffMaster", "change of masters"];
+
+/// The name of the disturbance by a slot that moves.
+const MOVED: &str = "MoveSlot";
 
 /// The name of the disturbance by a stall of the machine.
 pub const STALL: &str = "stall";
@@ -327,9 +332,12 @@ impl History {
     pub fn findings(&self) -> Findings {
         let (mut violations, mut longest_wait) = (Vec::new(), 0);
         for attempts in self.by_lock().values() {
-            violations.extend(answers::check(self, attempts));
+            let (changes, others): (Vec<&Attempt>, Vec<&Attempt>) =
+                attempts.iter().partition(|attempt| attempt.request.is_change());
+            let capacities = &self.capacities(&attempts[0].request, &changes);
+            violations.extend(answers::check(self, attempts, capacities));
             let (questions, attempts): (Vec<&Attempt>, Vec<&Attempt>) =
-                attempts.iter().partition(|attempt| attempt.request.verb == Verb::Ask);
+                others.into_iter().partition(|attempt| attempt.request.is_question());
             let (looks, attempts): (Vec<&Attempt>, Vec<&Attempt>) =
                 attempts.iter().partition(|attempt| attempt.request.is_look());
             let attempts = &attempts;
@@ -341,15 +349,15 @@ impl History {
                 longest_wait = longest_wait.max(wait);
                 continue;
             }
-            let gaps = waits::gaps(self, attempts);
+            let gaps = waits::gaps(self, attempts, capacities);
             violations.extend(tokens::check(attempts));
             violations.extend(overlaps::check(self, attempts));
-            violations.extend(capacity::check(self, attempts));
+            violations.extend(capacity::check(self, attempts, capacities));
             violations.extend(limits::check(self, attempts));
             violations.extend(waits::check(self, attempts, &gaps));
             violations.extend(order::check(self, attempts));
-            violations.extend(claims::check(self, attempts));
-            violations.extend(counts::check(self, attempts));
+            violations.extend(claims::check(self, attempts, capacities));
+            violations.extend(counts::check(self, attempts, &changes));
             longest_wait = gaps.iter().map(|(_, gap)| *gap).fold(longest_wait, Nanos::max);
         }
         Findings { violations, longest_wait }
@@ -381,6 +389,18 @@ impl History {
     pub fn longest_stall(&self, from: Nanos, to: Nanos) -> Nanos {
         let stalls = self.workers.iter().flat_map(|worker| &worker.stalls).chain(&self.stalls);
         stalls.map(|s| s.to.min(to).saturating_sub(s.from.max(from))).max().unwrap_or(0)
+    }
+
+    /// Returns whether a semaphore may have this capacity after the run.
+    pub fn may_have_capacity(&self, semaphore: &str, capacity: i64) -> bool {
+        let request = Request::waiting(semaphore.to_owned(), 0);
+        let changes = self.attempts.iter().filter(|it| it.request.is_change());
+        let changes: Vec<_> = changes.filter(|it| it.request.lock == semaphore).collect();
+        self.capacities(&request, &changes).between(Nanos::MAX, Nanos::MAX).contains(&capacity)
+    }
+
+    fn capacities(&self, request: &Request, changes: &[&Attempt]) -> Capacities {
+        Capacities::of(self, request.capacity(), changes)
     }
 
     fn by_lock(&self) -> BTreeMap<&str, Vec<&Attempt>> {
@@ -421,6 +441,13 @@ impl History {
         let replaced = |d: &&Disturbance| REPLACED.contains(&&*d.name);
         let mut replaced = self.disturbances.iter().filter(replaced);
         replaced.any(|d| d.covers(lock) && d.from <= at && at <= d.felt_until)
+    }
+
+    /// Returns whether a lock may have been served by several servers between two moments.
+    fn may_have_moved(&self, lock: &str, from: Nanos, to: Nanos) -> bool {
+        let moves = |d: &&Disturbance| REPLACED.contains(&&*d.name) || d.name == MOVED;
+        let mut moved = self.disturbances.iter().filter(moves);
+        moved.any(|d| d.covers(lock) && d.from <= to && from <= d.felt_until)
     }
 
     /// Returns the number of calls that set the count of a latch, and so began a round.
@@ -598,6 +625,14 @@ mod examples {
         };
         let request = Request::waiting("a".to_owned(), max_wait);
         Attempt::new(worker, request, millis(asked), outcome)
+    }
+
+    /// Returns a call that sets the capacity of `semaphore-0`, with its moments in milliseconds.
+    pub(super) fn resize(capacity: u32, asked: u64, done: u64) -> Attempt {
+        let mut resize = asking(1, asked, Outcome::Done(millis(done)));
+        resize.request.lock = "semaphore-0".to_owned();
+        (resize.request.verb, resize.request.permits) = (Verb::Resize, capacity);
+        resize
     }
 
     pub(super) fn disturbance(

@@ -4,8 +4,11 @@
 //! the lock: when no attempt was between its call and its end.
 //!
 //! A semaphore counts as free for a waiter while the permits of all other attempts that may have
-//! some, the largest of the possible claims, and its own are not more than the capacity.
+//! some, the largest of the possible claims, and its own are not more than the least capacity that it
+//! may have at that moment. A plain semaphore whose count may be lost with a change of its capacity is
+//! left out.
 
+use super::capacities::Capacities;
 use super::{Attempt, Bounds, History, Hold, Outcome, Promise, Violation};
 use crate::record::{End, Verb, millis};
 use crate::system::Nanos;
@@ -53,13 +56,17 @@ fn delay_by_killed_waiters(history: &History, attempts: &[&Attempt], waiting: &A
 }
 
 /// Returns the gap of each waiting attempt: its longest undisturbed wait beside a free lock.
-pub(super) fn gaps<'a>(history: &History, attempts: &[&'a Attempt]) -> Vec<(&'a Attempt, Nanos)> {
+pub(super) fn gaps<'a>(
+    history: &History,
+    attempts: &[&'a Attempt],
+    capacities: &Capacities,
+) -> Vec<(&'a Attempt, Nanos)> {
     let spans = Spans::of(history, attempts);
     // A member of a multi-lock waits for the other members too.
     let waits = attempts
         .iter()
         .filter(|attempt| attempt.request.max_wait > 0 && attempt.request.verb != Verb::Join);
-    waits.filter_map(|attempt| Some((*attempt, gap(history, attempt, &spans)?))).collect()
+    waits.filter_map(|it| Some((*it, gap(history, it, &spans, capacities)?))).collect()
 }
 
 /// The time in which a server may have kept the lock for an attempt.
@@ -108,8 +115,8 @@ impl Spans<'_> {
         &self,
         history: &History,
         waiting: &Attempt,
-        from: Nanos,
-        to: Nanos,
+        (from, to): (Nanos, Nanos),
+        capacities: &Capacities,
     ) -> Vec<(Nanos, Nanos)> {
         let taken = self.of_others(waiting, from, to);
         let taken = taken.map(|span| (span.from, span.to, span.attempt.request.permits));
@@ -117,7 +124,7 @@ impl Spans<'_> {
         let claims = claims(history, waiting);
         let mut moments: Vec<Nanos> =
             taken.iter().chain(&claims).flat_map(|(start, end, _)| [*start, *end]).collect();
-        moments.extend([from, to]);
+        moments.extend(capacities.moments().chain([from, to]));
         moments.retain(|at| (from..=to).contains(at));
         moments.sort_unstable();
         moments.dedup();
@@ -125,7 +132,7 @@ impl Spans<'_> {
         let is_short = |at: Nanos| {
             let taken: u32 = taken.iter().filter(covers(at)).map(|it| it.2).sum();
             let claimed = claims.iter().filter(covers(at)).map(|it| it.2).max().unwrap_or(0);
-            taken + claimed + waiting.request.permits > waiting.request.capacity()
+            i64::from(taken + claimed + waiting.request.permits) > capacities.least_from(at)
         };
         let parts = moments.windows(2).map(|pair| (pair[0], pair[1]));
         parts.filter(|(start, _)| is_short(*start)).collect()
@@ -181,7 +188,7 @@ fn released(history: &History, attempt: &Attempt, hold: &Hold) -> Option<(Nanos,
 
 /// Returns the moment at which a background request of a call has been done that began before this
 /// moment.
-fn done(history: &History, attempt: &Attempt, at: Nanos) -> Nanos {
+pub(super) fn done(history: &History, attempt: &Attempt, at: Nanos) -> Nanos {
     let Bounds { response, slack, .. } = history.bounds;
     let disturbed = history.disturbances_of(attempt, attempt.asked, at);
     let end = disturbed.map(|d| d.felt_until.max(at) + slack).max();
@@ -248,15 +255,20 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
 }
 
 /// Returns the gap of an attempt; `None` if its end is not known, or if permits may be missing.
-fn gap(history: &History, attempt: &Attempt, spans: &Spans<'_>) -> Option<Nanos> {
+fn gap(
+    history: &History,
+    attempt: &Attempt,
+    spans: &Spans<'_>,
+    capacities: &Capacities,
+) -> Option<Nanos> {
     let (from, end) = (attempt.asked, end(history, attempt)?);
-    if lacks_permits(history, attempt, end) {
+    if lacks_permits(history, attempt, end, capacities) {
         return None;
     }
     let held = spans.of_others(attempt, from, end);
     let held: Vec<_> = match attempt.request.capacity() {
         1 => held.map(|span| (span.from, span.to)).collect(),
-        _ => spans.without_enough_permits(history, attempt, from, end),
+        _ => spans.without_enough_permits(history, attempt, (from, end), capacities),
     };
     // After a campaign that fails, `run` pauses.
     let pause = if attempt.request.verb == Verb::Lead { history.bounds.pause } else { 0 };
@@ -265,11 +277,14 @@ fn gap(history: &History, attempt: &Attempt, spans: &Spans<'_>) -> Option<Nanos>
     Some(longest_gap(from, end, held.into_iter().chain(disturbed).collect()))
 }
 
-/// Returns whether a fault may have lost the return of permits that nobody holds any more.
-fn lacks_permits(history: &History, attempt: &Attempt, to: Nanos) -> bool {
+/// Returns whether a fault may have lost the return of permits that nobody holds any more, or the
+/// addition of permits.
+fn lacks_permits(history: &History, attempt: &Attempt, to: Nanos, capacities: &Capacities) -> bool {
     let (request, free) = (&attempt.request, history.counts.get(&attempt.request.lock));
     let is_short = free.is_some_and(|free| *free < i64::from(request.capacity()));
-    request.is_counted() && is_short && history.may_have_lost_count(&request.lock, to)
+    request.is_counted()
+        && (is_short || !capacities.are_constant())
+        && history.may_have_lost_count(&request.lock, to)
 }
 
 /// Returns the end of the wait; `None` if it is not known.
@@ -295,7 +310,7 @@ pub(super) fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, disturbance, held, history, violated};
+    use super::super::examples::{asking, disturbance, held, history, resize, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
     use crate::record::{End, millis};
 
@@ -310,6 +325,19 @@ mod tests {
         assert_eq!(violated(&late), [Promise::Wait]);
         let first = history(vec![held(0, 0, BOUND + 1, 900)]);
         assert_eq!(violated(&first), [Promise::Wait], "no other attempt held the lock");
+    }
+
+    #[test]
+    fn a_greater_capacity_wakes_a_waiter() {
+        let waits = |capacity, until| {
+            let mut waiting = held(1, 10, until, until + 10);
+            waiting.request.lock = "semaphore-0".to_owned();
+            let mut holder = held(0, 0, 5, 5000);
+            (holder.request.lock, holder.request.permits) = ("semaphore-0".to_owned(), 3);
+            violated(&history(vec![holder, waiting, resize(capacity, 1000, 1010)]))
+        };
+        assert_eq!(waits(4, 1010 + BOUND), []);
+        assert_eq!(waits(4, 1011 + BOUND), [Promise::Wait]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod elections;
 mod held;
 mod latches;
 mod questions;
+mod resize;
 
 use crate::kind::{CAPACITY, Kind};
 use crate::plan::{MAX_WAIT, Plan, WEIGHT_STEP, Work};
@@ -153,13 +154,23 @@ pub fn acquire_all_once(arguments: &Arguments, more: Vec<(Kind, String)>) -> Vec
     let all = kinds.flat_map(|kind| (0..work.locks).map(|lock| (*kind, lock)));
     let all = all.map(|(kind, number)| (kind, kind.lock(number)));
     let failed = all.chain(more).filter_map(|(kind, lock)| {
-        let permits = if kind == Kind::Semaphore { CAPACITY } else { 1 };
+        let permits = if kind == Kind::Semaphore { capacity(&clients[0], &lock) } else { 1 };
         let request = Request { permits, ..Request::waiting(lock, 20_000) };
         let call = Call { clients: &clients, request: &request, manner: Manner::default() };
         let acquired = acquire(kind, call);
         (!matches!(acquired, Ok(Some(_)))).then(|| format!("{} cannot be acquired", request.lock))
     });
     failed.collect()
+}
+
+/// Returns the present capacity of a semaphore, or the one that it gets.
+fn capacity(client: &Client, semaphore: &str) -> u32 {
+    let permits = client.semaphore(semaphore).permits();
+    permits
+        .ok()
+        .and_then(|permits| permits.try_into().ok())
+        .filter(|it| *it > 0)
+        .unwrap_or(CAPACITY)
 }
 
 /// Releases a lock by force, as an operator does.
@@ -218,6 +229,9 @@ impl<'a> Thread<'a> {
         }
         if kind.is_lock() && self.happens(self.arguments.work.asked) {
             return self.ask(kind);
+        }
+        if kind.is_semaphore() && self.happens(self.arguments.work.resized) {
+            return self.resize(kind);
         }
         let attempt = self.next_attempt();
         // The permits of a plain semaphore, and the terms of a leader, have no end.
@@ -351,8 +365,7 @@ impl<'a> Thread<'a> {
             true => max_hold.is_none() || self.rng.bool(),
             false => self.happens(15) && kind.has_leases(),
         };
-        let is_semaphore = matches!(kind, Kind::Semaphore | Kind::Count);
-        let is_large = is_semaphore && self.rng.u8(0..100) < self.arguments.work.large;
+        let is_large = kind.is_semaphore() && self.rng.u8(0..100) < self.arguments.work.large;
         let is_queued = matches!(kind, Kind::Queued | Kind::Election);
         let max_wait = if self.happens(15) { 0 } else { self.rng.u64(MAX_WAIT) };
         Request {
