@@ -29,26 +29,34 @@ impl<'a> Nemesis<'a> {
         Nemesis { deployment, schedule: Schedule::new(plan) }
     }
 
-    /// Injects the next fault after a rest, and often the fault of a worker beside it.
+    /// Injects the next fault after a rest, often with the fault of a worker beside it, and if the
+    /// plan says so with another fault that begins later.
     ///
-    /// Blocks until the faults have ended and all servers work again.
+    /// Blocks until the faults have ended, all of them at once, and all servers work again.
     pub fn inject(&mut self, workers: &mut Workers<'_>) {
         self.schedule.rest();
         let (fault, beside) = self.schedule.next();
         let from = now();
-        let mut begun = Vec::new();
-        for fault in [Some(fault), beside].into_iter().flatten() {
+        let mut faults: Vec<_> = [Some(fault), beside].into_iter().flatten().collect();
+        let begin = |it: &mut Self, workers: &mut Workers<'_>, fault: Fault| {
             world::note_fault(|| format!("-- {fault:?}"));
-            begun.push((fault, self.begin(fault, workers)));
-        }
+            it.begin(fault, workers)
+        };
+        let mut begun: Vec<_> =
+            faults.iter().map(|fault| (from, begin(self, workers, *fault))).collect();
         self.schedule.wait_out();
-        self.end(workers, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
+        if let Some(later) = self.schedule.during(&faults) {
+            faults.push(later);
+            begun.push((now(), begin(self, workers, later)));
+            self.schedule.wait_out();
+        }
+        self.end(workers, faults.contains(&Fault::HalfOpen));
         let until = now();
         world::note(|| "-- the faults have ended".to_owned());
-        for (fault, impact) in begun {
+        for (fault, (from, impact)) in faults.iter().zip(begun) {
             self.schedule.record(format!("{fault:?}"), [from, until], impact);
         }
-        self.schedule.settle(fault);
+        faults.into_iter().for_each(|fault| self.schedule.settle(fault));
     }
 
     fn begin(&mut self, fault: Fault, workers: &mut Workers<'_>) -> Impact {

@@ -64,7 +64,8 @@ fn with_own_work(plan: Plan) -> Plan {
         ..plan.work
     };
     let faults = Fault::of(plan.layout, &work.kinds);
-    Plan { faults, work, ..plan }
+    let overlapping = *rng.choice(&[0, 50]).expect("two");
+    Plan { faults, overlapping, work, ..plan }
 }
 
 /// Leases that a few lost messages end, and leases that end during a fault of [`LASTING`].

@@ -137,4 +137,22 @@ impl Fault {
     pub fn is_of_clients(self) -> bool {
         Fault::CLIENTS.contains(&self)
     }
+
+    /// Whether the fault is one of servers, and not of workers, connections or locks.
+    fn is_of_servers(self) -> bool {
+        let others = [&Fault::CLIENTS[..], &Fault::CONNECTIONS, &Fault::LOCKS, &Fault::NO_DELAY];
+        !others.concat().contains(&self)
+    }
+
+    /// Whether the fault can begin during another one.
+    ///
+    /// A release by force needs the servers, and each class has one fault at a time: a second
+    /// fail-over would need another replica, and a worker that is killed is not stopped.
+    #[allow(dead_code, reason = "only in the simulation do faults overlap")]
+    pub fn may_begin_during(self, other: Fault) -> bool {
+        self != other
+            && !matches!(self, Fault::Quiet | Fault::ForceUnlock)
+            && !(self.is_of_clients() && other.is_of_clients())
+            && !(self.is_of_servers() && other.is_of_servers())
+    }
 }

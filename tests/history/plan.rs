@@ -32,6 +32,8 @@ pub struct Plan {
     pub quiet: Range<u64>,
     /// The length of a fault, in milliseconds.
     pub lasting: Range<u64>,
+    /// Percentage of faults during which another one begins. Only the simulation does so.
+    pub overlapping: u8,
     /// The longest wait for a message about a free lock, if shorter than the poll interval.
     pub woken_within: Option<Duration>,
     pub work: Work,
@@ -166,6 +168,7 @@ impl Plan {
             faults: Fault::of(layout, &work.kinds),
             quiet: 300..1500,
             lasting: 300..1500,
+            overlapping: 0,
             woken_within: None,
             work,
         }

@@ -79,6 +79,17 @@ impl<'a> Schedule<'a> {
         (fault, self.plan.faults.contains(&beside).then_some(beside))
     }
 
+    /// Returns the fault that begins during these, if there is one.
+    #[allow(dead_code, reason = "only in the simulation do faults overlap")]
+    pub fn during(&mut self, begun: &[Fault]) -> Option<Fault> {
+        if self.plan.overlapping == 0 || self.rng.u8(0..100) >= self.plan.overlapping {
+            return None;
+        }
+        let may_begin = |it: &&Fault| begun.iter().all(|other| it.may_begin_during(*other));
+        let others: Vec<_> = self.plan.faults.iter().filter(may_begin).copied().collect();
+        self.rng.choice(others)
+    }
+
     /// Returns the lock of a fault of single locks: one that is always in use.
     pub fn lock(&mut self) -> String {
         let kinds = self.plan.work.kinds.iter().filter(|kind| kind.is_one_key());
