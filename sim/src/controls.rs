@@ -17,7 +17,7 @@ pub struct Control {
 }
 
 /// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 34] = [
+pub const CONTROLS: [Control; 36] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -67,6 +67,8 @@ pub const CONTROLS: [Control; 34] = [
     Control { fault: "end-not-observed", promise: Promise::Leader, plan: rare_terms },
     Control { fault: "resize-not-announced", promise: Promise::Wait, plan: resize_not_announced },
     Control { fault: "search-ends-early", promise: Promise::Question, plan: search_ends_early },
+    Control { fault: "names-kept", promise: Promise::Growth, plan: names_kept },
+    Control { fault: "observers-stay", promise: Promise::Growth, plan: brief_observers },
     // Faults that reviews found once, put back.
     Control {
         fault: "release-raced-by-message",
@@ -303,6 +305,13 @@ fn quiet_elections(seed: u64) -> Plan {
     Plan { faults: vec![Fault::Quiet], ..Plan::elections(Layout::One, seed, SPAN) }
 }
 
+/// Observers come and go.
+fn brief_observers(seed: u64) -> Plan {
+    let all = quiet_elections(seed);
+    let work = Work { asked: 50, ..all.work };
+    Plan { work, ..all }
+}
+
 /// The observed election has no leader most of the time, and no fault excuses a late message.
 fn rare_terms(seed: u64) -> Plan {
     let all = quiet_elections(seed);
@@ -346,6 +355,11 @@ fn search_ends_early(seed: u64) -> Plan {
         ..work
     });
     Plan { span: Duration::from_secs(6), ..plan }
+}
+
+/// Another name is in use every few milliseconds.
+fn names_kept(seed: u64) -> Plan {
+    Plan { faults: vec![Fault::Quiet], ..Plan::waits(Layout::One, seed, SPAN) }
 }
 
 /// Heartbeats bring grants whose messages come while the lock is released.

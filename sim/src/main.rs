@@ -63,6 +63,9 @@ use plan::Plan;
 use run::run;
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: simulated::memory::Counting = simulated::memory::Counting;
+
 fn main() -> ExitCode {
     watch::install();
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -112,6 +112,8 @@ fn judge(plan: &Plan) -> (Report, History) {
     }
     let mut report = Report::of(plan, &history, store::take_accounts(), &left);
     report.violations.extend(leases::violations(&history));
+    let growth = workers.growth.iter().map(|text| Promise::Growth.violation(text));
+    report.violations.extend(growth);
     let busiest = net::busiest_connecting();
     report.violations.extend(
         (busiest.unexplained > MOST_ATTEMPTS).then(|| {

@@ -1,7 +1,7 @@
 //! The store that the locks protect: without faults, one step at a time.
 
 use crate::report::Account;
-use simulated::{thread, world};
+use simulated::{memory, thread, world};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,14 +44,15 @@ impl Store {
 fn step<T>(account: &str, token: u64, act: impl FnOnce(&mut Entry) -> T) -> Option<T> {
     let way = || thread::sleep(Duration::from_micros(world::random() % WAY));
     way();
-    let done = ENTRIES.with_borrow_mut(|entries| {
+    let act = |entries: &mut BTreeMap<String, Entry>| {
         let entry = entries.entry(account.to_owned()).or_default();
         if token > 0 && token < entry.newest {
             return None;
         }
         entry.newest = entry.newest.max(token);
         Some(act(entry))
-    });
+    };
+    let done = memory::of_nobody(|| ENTRIES.with_borrow_mut(act));
     way();
     done
 }

@@ -6,8 +6,8 @@ use crate::plan::Plan;
 use crate::program::{self, Arguments};
 use crate::record::{Event, Record};
 use crate::system::{INTERVAL, Nanos, holds_within, now, thread};
-use simulated::net;
 use simulated::world::{self, ProcessId};
+use simulated::{memory, net};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,6 +24,16 @@ const STEP: Duration = Duration::from_secs(3600);
 /// The time in which an ended worker leaves no task and no connection.
 const ENDED: Duration = Duration::from_secs(20);
 
+/// The most tasks of a process for each of its clients, and the most when it is idle.
+const MOST_TASKS: usize = 40;
+const IDLE_TASKS: usize = 20;
+
+/// The most memory of an idle process for each of its clients, in bytes.
+const IDLE_BYTES: usize = 800_000;
+
+/// The time in which an idle worker gives back what it does not need.
+const RESTED: Duration = Duration::from_secs(60);
+
 /// What the run and a worker tell each other.
 #[derive(Debug, Default)]
 struct Signals {
@@ -38,6 +48,7 @@ struct Signals {
 struct Process {
     id: ProcessId,
     index: usize,
+    clients: usize,
     lease: Nanos,
     is_stopped: bool,
     killed: Option<Nanos>,
@@ -53,13 +64,22 @@ pub struct Workers<'a> {
     started: usize,
     ended: BTreeMap<usize, (Worker, Vec<Record>)>,
     pub leftovers: Vec<String>,
+    /// The processes whose tasks or memory have grown, and how far.
+    pub growth: Vec<String>,
 }
 
 impl<'a> Workers<'a> {
     /// Starts all workers. Blocks until they begin to work.
     pub fn start(plan: &'a Plan, address: &'a dyn Fn(&mut Arguments)) -> Workers<'a> {
-        let (processes, ended, leftovers) = (Vec::new(), BTreeMap::new(), Vec::new());
-        let mut workers = Workers { plan, address, processes, started: 0, ended, leftovers };
+        let mut workers = Workers {
+            plan,
+            address,
+            processes: Vec::new(),
+            started: 0,
+            ended: BTreeMap::new(),
+            leftovers: Vec::new(),
+            growth: Vec::new(),
+        };
         for _ in 0..plan.work.workers {
             let process = workers.start_process();
             workers.processes.push(process);
@@ -95,14 +115,14 @@ impl<'a> Workers<'a> {
         self.started += 1;
         let mut arguments = Arguments::new(&self.plan.work, index, self.plan.seed, String::new());
         (self.address)(&mut arguments);
-        let lease = arguments.lease().as_nanos() as Nanos;
+        let (clients, lease) = (arguments.client_count(), arguments.lease().as_nanos() as Nanos);
         let drift = (world::random() % (2 * DRIFT + 1)) as i64 - DRIFT as i64;
         let id = world::start_process(drift);
         step_time_of_day(id);
         let signals = Arc::<Signals>::default();
         let seen = Arc::clone(&signals);
         drop(world::spawn_in(id, "main", move || run(index, &arguments, &seen)));
-        Process { id, index, lease, is_stopped: false, killed: None, signals }
+        Process { id, index, clients, lease, is_stopped: false, killed: None, signals }
     }
 
     /// Kills a worker.
@@ -143,6 +163,7 @@ impl<'a> Workers<'a> {
     /// Ends all idle workers. Returns the records of all workers, in the order of their start.
     pub fn finish(&mut self) -> impl Iterator<Item = (Worker, Vec<Record>)> {
         for process in std::mem::take(&mut self.processes) {
+            self.growth.extend(process.growth());
             process.signals.ends.store(true, Ordering::SeqCst);
             let mut left = Vec::new();
             holds_within(ENDED, || {
@@ -163,6 +184,28 @@ impl<'a> Workers<'a> {
         let records = std::mem::take(&mut *process.signals.records.lock().expect("no panic"));
         let Process { lease, killed, index, .. } = process;
         self.ended.insert(index, (Worker { lease, killed, stalls: Vec::new() }, records));
+    }
+}
+
+impl Process {
+    /// Returns what has grown in this idle process, whose guards are gone.
+    fn growth(&self) -> Option<String> {
+        let most = world::most_tasks(self.id);
+        let is_idle = || {
+            let (tasks, bytes) = (world::live_tasks(self.id).len(), memory::bytes_of(self.id));
+            tasks <= self.clients * IDLE_TASKS && bytes <= self.clients * IDLE_BYTES
+        };
+        let has_grown = most > self.clients * MOST_TASKS || !holds_within(RESTED, is_idle);
+        has_grown.then(|| {
+            let (tasks, bytes) = (world::live_tasks(self.id), memory::bytes_of(self.id));
+            format!(
+                "worker {} with {} clients: up to {most} tasks; idle {bytes} bytes and {} tasks, \
+                 {tasks:?}",
+                self.index,
+                self.clients,
+                tasks.len()
+            )
+        })
     }
 }
 
@@ -188,6 +231,7 @@ fn run(index: usize, arguments: &Arguments, signals: &Signals) {
         world::note(|| format!("{} {}", world::current_process(), record.line()));
         signals.records.lock().expect("no panic").push(record.clone());
     };
+    let sink = |record: &Record| memory::of_nobody(|| sink(record));
     program::work(arguments, &clients, &sink, &signals.stops);
     signals.is_idle.store(true, Ordering::SeqCst);
     while !signals.ends.load(Ordering::SeqCst) {

@@ -15,6 +15,7 @@
 //! | [`net`] | sockets, the network, and the servers at its other end |
 //! | [`local`] | thread-locals, and the statics of a process |
 //! | [`map`] | hash maps: theirs have the same order in each run |
+//! | [`memory`] | the allocator, which counts the memory of each process |
 //! | [`world`] | what a test does to all this: a run, processes, faults, the trace |
 //!
 //! Where a module takes the place of another, its names and signatures are those of the other, as
@@ -26,6 +27,7 @@ pub mod channel;
 pub mod clock;
 pub mod local;
 pub mod map;
+pub mod memory;
 pub mod net;
 pub mod sync;
 pub mod thread;

@@ -17,6 +17,9 @@ pub type Result<T> = std::thread::Result<T>;
 /// The place where a task leaves its outcome.
 type Place<T> = Arc<Mutex<Option<Result<T>>>>;
 
+/// The name of the tasks of scopes.
+pub(crate) const SCOPED: &str = "scoped";
+
 /// A task that can be joined.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
@@ -170,9 +173,9 @@ impl<'scope> Scope<'scope, '_> {
         let run = unsafe {
             std::mem::transmute::<Box<dyn FnOnce() + 'scope>, Box<dyn FnOnce() + 'static>>(run)
         };
-        let task = world::spawn(world::current_process(), "scoped", run);
+        let task = world::spawn(world::current_process(), SCOPED, run);
         self.tasks.borrow_mut().push(task);
-        let thread = Thread { task, name: "scoped".to_owned() };
+        let thread = Thread { task, name: SCOPED.to_owned() };
         ScopedJoinHandle { handle: JoinHandle { thread, outcome }, scope: PhantomData }
     }
 }

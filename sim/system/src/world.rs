@@ -2,8 +2,9 @@
 
 use crate::clock::{START, nanos};
 use crate::local::{AccessError, Values};
+use crate::memory;
 use crate::net;
-use crate::thread::JoinHandle;
+use crate::thread::{JoinHandle, SCOPED};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::any::Any;
@@ -118,6 +119,9 @@ struct Process {
     /// The tasks that could run if the process were not paused.
     held: Vec<TaskId>,
     values: Values,
+    /// The tasks without those of scopes, and the most of them at once.
+    tasks: usize,
+    most_tasks: usize,
     /// By how many millionths the clock is fast.
     drift: i64,
     /// How far the time of day is off, in microseconds.
@@ -188,9 +192,12 @@ std::thread_local! {
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Uses the world of the run. Must not be nested.
+/// Uses the world of the run, whose memory belongs to no process. Must not be nested.
 pub(crate) fn with<R>(f: impl FnOnce(&mut World) -> R) -> R {
-    WORLD.with(|world| f(world.borrow_mut().as_mut().expect("called outside of a run")))
+    let uses = |world: &RefCell<Option<World>>| {
+        f(world.borrow_mut().as_mut().expect("called outside of a run"))
+    };
+    memory::of_nobody(|| WORLD.with(uses))
 }
 
 impl World {
@@ -298,6 +305,8 @@ impl World {
             is_dead: false,
             held: Vec::new(),
             values: Values::default(),
+            tasks: 0,
+            most_tasks: 0,
             drift,
             wall_offset: 0,
         });
@@ -326,6 +335,11 @@ impl World {
             joiners: Vec::new(),
         });
         self.counts.tasks += 1;
+        if name != SCOPED {
+            let process = &mut self.processes[process.0];
+            process.tasks += 1;
+            process.most_tasks = process.most_tasks.max(process.tasks);
+        }
         self.make_runnable(id);
         id
     }
@@ -497,7 +511,8 @@ pub fn random() -> u64 {
 /// Adds a line to the trace of the run. Its hash changes with the line's moment.
 pub fn note(text: impl FnOnce() -> String) {
     // The text may ask the world something.
-    let text = if with(|world| world.trace.is_some()) { text() } else { String::new() };
+    let text = || if with(|world| world.trace.is_some()) { text() } else { String::new() };
+    let text = memory::of_nobody(text);
     with(|world| world.note(&[], |_| text));
 }
 
@@ -606,6 +621,7 @@ fn abandon(mut coroutine: Coroutine<(), (), ()>) {
 
 /// Runs `main` as the first task of the first process until it returns, and everything with it.
 pub fn run(settings: Settings, main: impl FnOnce() + 'static) -> Outcome {
+    memory::begin_run();
     let former = WORLD.with(|world| world.borrow_mut().replace(World::new(&settings)));
     assert!(former.is_none(), "runs do not nest");
     let first = with(|world| world.add_process(0));
@@ -652,6 +668,11 @@ pub fn live_tasks(process: ProcessId) -> Vec<String> {
     })
 }
 
+/// Returns the most tasks that a process had at once, without those of scopes.
+pub fn most_tasks(process: ProcessId) -> usize {
+    with(|world| world.processes[process.0].most_tasks)
+}
+
 fn waiting_tasks() -> Vec<String> {
     with(|world| {
         let waiting = world.tasks.iter().filter(|task| task.state != State::Ended);
@@ -682,12 +703,16 @@ fn resume_task(id: TaskId) {
         task.state = State::Running;
         task.coroutine.take().expect("a task that can run has a stack")
     });
+    memory::set_owner(with(|world| world.process()).index());
     let outcome = coroutine.resume(());
+    memory::set_owner(ProcessId::FIRST.index());
     with(|world| world.current = None);
     if matches!(outcome, CoroutineResult::Return(())) {
         return with(|world| {
             world.stacks.push(coroutine.into_stack());
-            world.tasks[id.0].state = State::Ended;
+            let task = &mut world.tasks[id.0];
+            task.state = State::Ended;
+            world.processes[task.process.0].tasks -= usize::from(task.name != SCOPED);
             let joiners = std::mem::take(&mut world.tasks[id.0].joiners);
             joiners.into_iter().for_each(|joiner| world.unpark(joiner));
         });

@@ -241,6 +241,9 @@ pub enum Promise {
     Pauses,
     /// Nothing is left behind.
     Leftovers,
+    /// The threads and the memory of a client do not grow.
+    #[allow(dead_code, reason = "only the simulation counts them")]
+    Growth,
 }
 
 impl fmt::Display for Violation {

@@ -23,6 +23,7 @@ const RUNS: u8 = 20;
 const QUESTIONS: Range<u32> = 1..5;
 
 /// An observer without messages looks for the end of the work once in this many checks of a holder.
+/// A brief one leaves then.
 const OBSERVED: u32 = 50;
 
 /// Returns the value of the leader for a call of this process.
@@ -65,12 +66,29 @@ impl Thread<'_> {
         let (turn, request) = (self.rng.u8(0..100), self.request(Kind::Election, false));
         if turn < LOOKS {
             let request = Request { verb: Verb::Look, max_wait: 0, ..request };
+            if self.happens(self.arguments.work.asked) {
+                self.glimpse(&request);
+            }
             (0..self.rng.u32(QUESTIONS)).for_each(|_| self.look(&request));
         } else if turn < LOOKS + RUNS {
             let max_wait = request.max_wait.max(1);
             self.run(Request { verb: Verb::Lead, max_wait, cancelled: true, ..request });
         }
         turn < LOOKS + RUNS
+    }
+
+    /// Observes an election until the first message.
+    fn glimpse(&self, request: &Request) {
+        let attempt = self.asks(Request { verb: Verb::Observe, ..request.clone() });
+        match self.clients[0].election(&*request.lock).observe() {
+            Ok(receiver) => {
+                if let Ok(leader) = receiver.recv_timeout(self.arguments.work.checked * OBSERVED) {
+                    self.record(attempt, now(), seen(leader));
+                }
+                self.record(attempt, now(), Event::Done);
+            }
+            Err(error) => self.record(attempt, now(), Event::Failed(error_word(&error))),
+        }
     }
 
     fn look(&self, request: &Request) {

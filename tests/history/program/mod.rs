@@ -86,6 +86,12 @@ impl Arguments {
         arguments
     }
 
+    /// Returns the number of clients of the worker.
+    #[allow(dead_code, reason = "only the simulation asks")]
+    pub fn client_count(&self) -> usize {
+        if self.topology == "single" { self.urls.len() } else { 1 }
+    }
+
     /// Returns the length of the renewed leases.
     pub fn lease(&self) -> Duration {
         self.work.leases[0]
