@@ -17,7 +17,7 @@ pub struct Control {
 }
 
 /// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 36] = [
+pub const CONTROLS: [Control; 37] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -79,6 +79,7 @@ pub const CONTROLS: [Control; 36] = [
     Control { fault: "refused-wait-refuses", promise: Promise::Counts, plan: refused_wait_refuses },
     Control { fault: "loss-noticed-late", promise: Promise::LossReport, plan: loss_unnoticed },
     Control { fault: "no-pauses", promise: Promise::Pauses, plan: no_pauses },
+    Control { fault: "refusal-ends-waits", promise: Promise::Answer, plan: refusal_ends_waits },
 ];
 
 /// No subscriber receives the message of a release between a refusal and its subscription.
@@ -398,6 +399,16 @@ fn refused_wait_refuses(seed: u64) -> Plan {
 fn no_pauses(seed: u64) -> Plan {
     let faults = vec![Fault::KillServers];
     plain(seed, faults, |work| Work { threads: 4, longest: [Duration::from_secs(1); 2], ..work })
+}
+
+/// Servers refuse writes while calls wait.
+fn refusal_ends_waits(seed: u64) -> Plan {
+    plain(seed, vec![Fault::LackReplicas], |work| Work {
+        threads: 4,
+        locks: 1,
+        longest: [Duration::from_secs(1); 2],
+        ..work
+    })
 }
 
 /// Returns a plan for plain semaphores whose calls get no reply at times.

@@ -18,6 +18,11 @@ use std::time::Duration;
 /// The most slots that move during one fault.
 const MOVES: usize = 3;
 
+/// The settings of the limit of a server's memory, and of the number of replicas without which it
+/// refuses writes; 0 for none.
+const MAX_MEMORY: &str = "maxmemory";
+const MIN_REPLICAS: &str = "min-replicas-to-write";
+
 /// Injects the faults of a plan.
 pub struct Nemesis<'a> {
     deployment: &'a Deployment,
@@ -83,6 +88,7 @@ impl<'a> Nemesis<'a> {
                 Impact::on_all_slots(Affected::All, Effect::Delays)
             }
             Fault::FullServer
+            | Fault::LackReplicas
             | Fault::StopServers
             | Fault::KillServers
             | Fault::EmptyServer
@@ -193,7 +199,10 @@ impl<'a> Nemesis<'a> {
     }
 
     fn begin_on_servers(&mut self, fault: Fault) -> Effect {
-        let servers = self.deployment.servers();
+        let servers = match fault {
+            Fault::LackReplicas => self.deployment.serving(),
+            _ => self.deployment.servers(),
+        };
         let mut order: Vec<usize> = (0..servers.len()).collect();
         self.schedule.rng.shuffle(&mut order);
         // A minority, a majority or all of them.
@@ -201,7 +210,8 @@ impl<'a> Nemesis<'a> {
         for at in order {
             let server = &servers[at];
             match fault {
-                Fault::FullServer => limit_memory(server, "1"),
+                Fault::FullServer => set(server, MAX_MEMORY, "1"),
+                Fault::LackReplicas => set(server, MIN_REPLICAS, "9"),
                 Fault::StopServers => self.deployment.pause(at),
                 Fault::KillServers => self.deployment.kill(at, Data::Kept),
                 Fault::EmptyServer => self.deployment.kill(at, Data::Lost),
@@ -295,16 +305,18 @@ impl<'a> Nemesis<'a> {
                 net::set_clock_offset(server.id, 0);
             }
             if self.schedule.plan.faults.contains(&Fault::FullServer) {
-                limit_memory(&server, "0");
+                set(&server, MAX_MEMORY, "0");
+            }
+            if self.schedule.plan.faults.contains(&Fault::LackReplicas) {
+                set(&server, MIN_REPLICAS, "0");
             }
         }
         workers.heal();
     }
 }
 
-/// Sets the limit of a server's memory in bytes; 0 for none.
-fn limit_memory(server: &Server, bytes: &str) {
-    server.ask(&["CONFIG", "SET", "maxmemory", bytes]);
+fn set(server: &Server, setting: &str, value: &str) {
+    server.ask(&["CONFIG", "SET", setting, value]);
 }
 
 /// Sets the flow of both directions.

@@ -63,7 +63,8 @@ fn with_own_work(plan: Plan) -> Plan {
         kinds,
         ..plan.work
     };
-    let faults = Fault::of(plan.layout, &work.kinds);
+    let mut faults = Fault::of(plan.layout, &work.kinds);
+    faults.push(Fault::LackReplicas);
     let overlapping = *rng.choice(&[0, 50]).expect("two");
     Plan { faults, overlapping, work, ..plan }
 }

@@ -41,6 +41,9 @@ pub enum Fault {
     ForceUnlock,
     /// Servers refuse all commands that need memory.
     FullServer,
+    /// Servers refuse all writes, because they have too few replicas. Only seeds with work of their
+    /// own have it.
+    LackReplicas,
     /// One server, or several of five, is stopped for a while.
     StopServers,
     /// Servers are killed and restart with all acknowledged data.

@@ -145,9 +145,12 @@ fn idle_time(plan: &Plan) -> Duration {
 
 /// Whether this key may exist when the workers are idle but still run.
 fn is_kept_by_idle_workers(plan: &Plan, key: &str) -> bool {
-    // After the last hold has expired, nobody deletes the keys of the waiting clients.
-    let expires =
-        plan.faults != [Fault::Quiet] || plan.work.kept_to_the_end > 0 || plan.work.limited > 0;
+    // After the last hold has expired, nobody deletes the keys of the waiting clients. Nor is it
+    // known whether all permits of a semaphore with another capacity are free.
+    let expires = plan.faults != [Fault::Quiet]
+        || plan.work.kept_to_the_end > 0
+        || plan.work.limited > 0
+        || plan.work.resized > 0;
     let some =
         [COUNTERS, QUEUES, LATCHES, ROUNDS, REQUESTS, WAITERS, CLIENTS, LEADERS, PERMITS, EXPIRIES];
     let kept = if expires { &some[..] } else { &some[..4] };

@@ -23,6 +23,9 @@ fn kill(server: &Server, subscribers: bool) {
     }
 }
 
+/// The setting of the number of replicas without which a server refuses writes.
+const MIN_REPLICAS: &str = "min-replicas-to-write";
+
 /// Injects the faults of a plan.
 pub struct Nemesis<'a> {
     deployment: &'a Deployment,
@@ -118,6 +121,7 @@ impl<'a> Nemesis<'a> {
                 Impact::on_all_slots(Affected::All, Effect::Delays)
             }
             Fault::FullServer
+            | Fault::LackReplicas
             | Fault::StopServers
             | Fault::KillServers
             | Fault::EmptyServer
@@ -241,6 +245,7 @@ impl<'a> Nemesis<'a> {
         for server in &servers[..some] {
             match fault {
                 Fault::FullServer => server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]),
+                Fault::LackReplicas => server.ask::<()>(&["CONFIG", "SET", MIN_REPLICAS, "9"]),
                 Fault::StopServers => self.deployment.stop(server),
                 Fault::KillServers => self.deployment.kill(server),
                 Fault::EmptyServer => {
@@ -333,6 +338,9 @@ impl<'a> Nemesis<'a> {
             }
             if self.schedule.plan.faults.contains(&Fault::FullServer) {
                 server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+            }
+            if self.schedule.plan.faults.contains(&Fault::LackReplicas) {
+                server.ask::<()>(&["CONFIG", "SET", MIN_REPLICAS, "0"]);
             }
         }
         workers.heal();

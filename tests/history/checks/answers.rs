@@ -12,9 +12,14 @@
 //! attempt to connect. So a stall excuses an early time-out: one of four steps took a quarter of the
 //! response time-out.
 //!
+//! Once a server has answered, a waiting call waits through outages. So a call fails before its
+//! deadline only if a fault may have met its first request, or with an error that needs an answer.
+//! Beside other calls of its process, it may ask late.
+//!
 //! A call for more permits than a semaphore may have had is refused as a wrong one.
 
 use super::capacities::Capacities;
+use super::waits::end;
 use super::{Attempt, History, Hold, Outcome, Promise, Violation};
 use crate::plan::MAX_WAIT;
 use crate::record::{End, Verb, millis};
@@ -31,7 +36,10 @@ pub(super) fn check(
     attempts: &[&Attempt],
     capacities: &Capacities,
 ) -> Vec<Violation> {
-    attempts.iter().filter_map(|attempt| unexplained(history, attempt, capacities)).collect()
+    let unexplained = |it: &&Attempt| {
+        unexplained(history, it, capacities).or_else(|| gives_up(history, attempts, it, capacities))
+    };
+    attempts.iter().filter_map(unexplained).collect()
 }
 
 fn unexplained(history: &History, attempt: &Attempt, capacities: &Capacities) -> Option<Violation> {
@@ -79,6 +87,40 @@ fn unexplained(history: &History, attempt: &Attempt, capacities: &Capacities) ->
         Outcome::Held(_) | Outcome::Done(_) | Outcome::Unknown => return None,
     };
     broken.then(|| promise.violation(format!("without a reason: {attempt}")))
+}
+
+/// Checks that a call does not stop to wait once a server has answered it.
+fn gives_up(
+    history: &History,
+    attempts: &[&Attempt],
+    attempt: &Attempt,
+    capacities: &Capacities,
+) -> Option<Violation> {
+    let Attempt { worker, request, asked, error, outcome, .. } = attempt;
+    let (bounds, max_wait) = (&history.bounds, millis(request.max_wait));
+    let Outcome::Failed(at) = *outcome else { return None };
+    if request.verb != Verb::Acquire || asked + bounds.soonest(max_wait) <= at {
+        return None;
+    }
+    // A caller that yields to other processes asks a little later.
+    let answered = asked + 2 * bounds.response + bounds.slack;
+    // A grant came too late, or too few replicas have it.
+    let needs_answer = ["Lost", "NotReplicated"].iter().any(|kind| error.starts_with(kind));
+    let ended = |other: &Attempt| match other.hold() {
+        Some(hold) => hold.ended.map_or(Nanos::MAX, |(at, _)| at),
+        None => end(history, other).unwrap_or(Nanos::MAX),
+    };
+    let is_beside = |other: &&Attempt| {
+        !std::ptr::eq(*other, attempt)
+            && other.worker == *worker
+            && other.asked <= answered
+            && *asked <= ended(other)
+    };
+    let was_answered = answered < at
+        && !attempts.iter().any(is_beside)
+        && history.disturbances_of(attempt, *asked, answered).next().is_none();
+    let broken = was_answered && !needs_answer && !explained_by_capacity(capacities, attempt, at);
+    broken.then(|| Promise::Answer.violation(format!("waits no longer: {attempt}")))
 }
 
 /// Returns whether the machine stalled long enough for the loss of a renewed hold.
@@ -130,6 +172,24 @@ mod tests {
         }
         assert_eq!(failed(40, 39), [vec![Promise::Answer], vec![]]);
         assert_eq!(failed(40, 40), [vec![], vec![]], "at its deadline");
+    }
+
+    #[test]
+    fn a_call_that_was_answered_waits_through_an_outage() {
+        let failed = |holder, error: &str, from, at| {
+            let mut failed = asking(0, 1000, Outcome::Failed(millis(at)));
+            failed.error = error.to_owned();
+            let mut history = history(vec![held(holder, 900, 910, 8000), failed]);
+            history.disturbances.push(disturbance(from, 9000, Affected::All, Effect::Delays));
+            violated(&history)
+        };
+        // The first request has its reply after two response time-outs and the slack.
+        let (answered, broken) = (1000 + 2 * 50 + 50, [Promise::Answer]);
+        assert_eq!(failed(1, "Server", answered + 1, 1200), broken);
+        assert_eq!(failed(1, "Server", answered, 1200), []);
+        assert_eq!(failed(1, "Server", answered + 1, 6000), [], "at its deadline");
+        assert_eq!(failed(1, "Lost", answered + 1, 1200), [], "it was granted too late");
+        assert_eq!(failed(0, "Server", answered + 1, 1200), [], "behind its own process");
     }
 
     #[test]
