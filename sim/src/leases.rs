@@ -5,7 +5,6 @@
 
 use crate::checks::{History, Promise, Violation};
 use crate::deployment::Deployment;
-use crate::left::Inspected;
 use crate::plan::Layout;
 use crate::record::{Event, Record, Request};
 use crate::system::{Nanos, now};
@@ -68,7 +67,7 @@ impl Looks {
             false => request.lock.clone(),
         };
         let servers = self.deployment.servers();
-        servers.iter().filter(|server| server.keys().contains(&key)).count() >= self.needed
+        servers.iter().filter(|server| server.has(&key)).count() >= self.needed
     }
 }
 

@@ -28,6 +28,7 @@ mod deployment;
 #[path = "../../tests/history/fault.rs"]
 mod fault;
 mod find;
+mod frees;
 #[path = "../../tests/history/kind.rs"]
 mod kind;
 mod leases;

@@ -2,6 +2,7 @@
 
 use crate::checks::{Bounds, History, Promise};
 use crate::deployment::Deployment;
+use crate::frees;
 use crate::leases;
 use crate::left;
 use crate::nemesis::Nemesis;
@@ -82,6 +83,7 @@ fn judge(plan: &Plan) -> (Report, History) {
     let deployment = Deployment::start(plan);
     let address = |arguments: &mut Arguments| deployment.add_addresses(arguments);
     leases::watch(&deployment, plan.layout);
+    frees::watch(&deployment, plan.layout);
     let mut workers = Workers::start(plan, &address);
     let mut nemesis = Nemesis::new(plan, &deployment);
     let end = now() + plan.span.as_nanos() as Nanos;
@@ -97,6 +99,7 @@ fn judge(plan: &Plan) -> (Report, History) {
         disturbances: nemesis.schedule.disturbances,
         bounds,
         counts,
+        free: frees::all(),
         ..History::default()
     };
     workers.finish().for_each(|(worker, records)| history.add(worker, records));

@@ -1,5 +1,6 @@
 //! A server of the simulation: the core of the test server on the simulated network.
 
+use crate::frees;
 use crate::left::Inspected;
 use leasehold_testserver::core::{Address, ConnectionId, Core, Data, LogEntry, Message};
 use simulated::net::{self, ServerId, Service};
@@ -25,6 +26,8 @@ struct Carried {
     core: Core,
     connections: BTreeMap<u64, ConnectionId>,
     made: u64,
+    /// `None` before the network knows the server.
+    id: Option<ServerId>,
     outbox: Option<Outbox>,
     /// The end of the first wait for replicas, when they were last asked.
     asked_for: Option<i64>,
@@ -39,6 +42,9 @@ impl fmt::Debug for Carried {
 impl Carried {
     /// Gives what the core has to the outbox. A request may have begun to wait for replicas.
     fn pass_on(&mut self, is_request: bool) {
+        if let Some(id) = self.id {
+            frees::look(id, &mut self.core);
+        }
         let Some(outbox) = &self.outbox else { return };
         let (log, messages) = (self.core.take_log(), self.core.take_messages());
         let waits = self.core.next_deadline();
@@ -98,10 +104,12 @@ pub struct Server {
 impl Server {
     /// Starts a server at this address.
     pub fn start(address: Address, core: Core) -> Server {
+        let connections = BTreeMap::new();
         let carried =
-            Carried { core, connections: BTreeMap::new(), made: 0, outbox: None, asked_for: None };
+            Carried { core, connections, made: 0, id: None, outbox: None, asked_for: None };
         let carried = Rc::new(RefCell::new(carried));
         let id = net::add_server(&address.to_string(), Rc::clone(&carried) as _);
+        carried.borrow_mut().id = Some(id);
         Server { id, address, carried }
     }
 
@@ -123,6 +131,11 @@ impl Server {
         drop(carried);
         net::touch(self.id);
         result
+    }
+
+    /// Returns whether the server has a key.
+    pub fn has(&self, key: &str) -> bool {
+        self.with_core(|core| core.has(0, key.as_bytes()))
     }
 
     /// Kills the server.

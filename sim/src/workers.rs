@@ -1,6 +1,7 @@
 //! The worker processes of a run.
 
 use crate::checks::Worker;
+use crate::frees;
 use crate::leases;
 use crate::plan::Plan;
 use crate::program::{self, Arguments};
@@ -225,6 +226,7 @@ fn run(index: usize, arguments: &Arguments, signals: &Signals) {
     signals.is_ready.store(true, Ordering::SeqCst);
     let sink = |record: &Record| {
         leases::note(index, record);
+        frees::note(index, record);
         if matches!(record.event, Event::Asks(_)) {
             net::note_call();
         }

@@ -49,6 +49,9 @@ pub struct History {
     pub bounds: Bounds,
     /// The count of each plain semaphore and latch after the run, if it has a key.
     pub counts: BTreeMap<String, i64>,
+    /// The times in which each lock was free while somebody waited for it, if the servers were
+    /// watched.
+    pub free: Option<BTreeMap<String, Vec<(Nanos, Nanos)>>>,
 }
 
 /// A worker process. The process that replaces a killed one is another worker.

@@ -1,7 +1,7 @@
 //! A waiter gets a free lock within the poll interval and one response time-out.
 //!
-//! A history does not show when a server had a lock free. It shows when no attempt can have held
-//! the lock: when no attempt was between its call and its end.
+//! The servers of the simulation show when a lock was free. A real history does not. It shows when no
+//! attempt can have held the lock: when no attempt was between its call and its end.
 //!
 //! A semaphore counts as free for a waiter while the permits of all other attempts that may have
 //! some, the largest of the possible claims, and its own are not more than the least capacity that it
@@ -265,9 +265,16 @@ fn gap(
     if lacks_permits(history, attempt, end, capacities) {
         return None;
     }
-    let held = spans.of_others(attempt, from, end);
-    let held: Vec<_> = match attempt.request.capacity() {
-        1 => held.map(|span| (span.from, span.to)).collect(),
+    let others = spans.of_others(attempt, from, end);
+    let times = |span: &Span<'_>| (span.from, span.to);
+    let held: Vec<_> = match (attempt.request.capacity(), &history.free) {
+        (1, Some(free)) => {
+            let taken = between(free.get(&attempt.request.lock), from, end);
+            // No message tells of the end of a minimum.
+            let kept = others.filter(|it| it.attempt.request.min_hold.is_some());
+            taken.into_iter().chain(kept.map(times)).collect()
+        }
+        (1, None) => others.map(times).collect(),
         _ => spans.without_enough_permits(history, attempt, (from, end), capacities),
     };
     // After a campaign that fails, `run` pauses.
@@ -275,6 +282,17 @@ fn gap(
     let disturbed = history.disturbances_of(attempt, from.saturating_sub(pause), end);
     let disturbed = disturbed.map(|d| (d.from, d.felt_until + pause));
     Some(longest_gap(from, end, held.into_iter().chain(disturbed).collect()))
+}
+
+/// Returns the times from one moment to another that are not among these.
+fn between(free: Option<&Vec<(Nanos, Nanos)>>, from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
+    let (mut taken, mut since) = (Vec::new(), from);
+    for (start, end) in free.into_iter().flatten().filter(|(_, end)| *end > from) {
+        taken.push((since, *start));
+        since = *end;
+    }
+    taken.push((since, to));
+    taken
 }
 
 /// Returns whether a fault may have lost the return of permits that nobody holds any more, or the
@@ -338,6 +356,30 @@ mod tests {
         };
         assert_eq!(waits(4, 1010 + BOUND), []);
         assert_eq!(waits(4, 1011 + BOUND), [Promise::Wait]);
+    }
+
+    #[test]
+    fn what_servers_show_replaces_what_attempts_show() {
+        // By its attempt alone, the killed holder may have the lock until 1150.
+        let mut killed = held(0, 0, 0, 100);
+        if let Outcome::Held(hold) = &mut killed.outcome {
+            hold.ended = None;
+        }
+        let granted = |free: &[(u64, u64)], min_hold| {
+            let mut killed = killed.clone();
+            killed.request.min_hold = min_hold;
+            let lock = killed.request.lock.clone();
+            let mut history = history(vec![killed, held(1, 50, 1000, 2000)]);
+            history.workers[0].killed = Some(millis(150));
+            let free = free.iter().map(|(from, to)| (millis(*from), millis(*to))).collect();
+            history.free = Some([(lock, free)].into());
+            violated(&history)
+        };
+        assert_eq!(granted(&[(1000 - BOUND, 1000)], None), []);
+        assert_eq!(granted(&[(999 - BOUND, 1000)], None), [Promise::Wait]);
+        assert_eq!(granted(&[(300, 300 + BOUND), (999 - BOUND, 1000)], None), [Promise::Wait]);
+        assert_eq!(granted(&[(300, 301 + BOUND), (999, 1000)], None), [Promise::Wait]);
+        assert_eq!(granted(&[(999 - BOUND, 1000)], Some(100)), [], "after a minimum");
     }
 
     #[test]

@@ -273,6 +273,14 @@ impl Core {
         self.state.borrow_mut().refusals.remove(&command.to_ascii_uppercase());
     }
 
+    /// Tells whether a database has a key.
+    pub fn has(&mut self, database: usize, key: &[u8]) -> bool {
+        let mut state = self.state.borrow_mut();
+        let now = state.now_ms();
+        let database = state.databases().get_mut(database);
+        database.and_then(|it| it.get(key)).is_some_and(|entry| entry.is_alive(now))
+    }
+
     /// Returns the keys of all databases, in no order.
     pub fn keys(&mut self) -> Vec<Vec<u8>> {
         let mut state = self.state.borrow_mut();
