@@ -25,9 +25,15 @@ pub fn instant() -> std::time::Instant {
 /// The interval at which the run looks whether something has come about.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
+/// The longest pause between two looks at a condition.
+const LONGEST_INTERVAL: Duration = Duration::from_millis(300);
+
 /// Blocks until a condition holds. Returns `false` if it does not within `span`.
+///
+/// The pauses between the looks grow: many conditions of a run never hold.
 pub fn holds_within(span: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let end = now() + span.as_nanos() as Nanos;
+    let mut pause = INTERVAL;
     loop {
         if holds() {
             return true;
@@ -35,6 +41,7 @@ pub fn holds_within(span: Duration, mut holds: impl FnMut() -> bool) -> bool {
         if end <= now() {
             return false;
         }
-        thread::sleep(INTERVAL);
+        thread::sleep(pause);
+        pause = LONGEST_INTERVAL.min(pause * 2);
     }
 }
