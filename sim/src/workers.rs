@@ -23,7 +23,9 @@ const STEPPED: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_secs(3600);
 
 /// The time in which an ended worker leaves no task and no connection.
-const ENDED: Duration = Duration::from_secs(20);
+///
+/// A client learns within 30 s that the receiver of an observer has been dropped.
+const ENDED: Duration = Duration::from_secs(45);
 
 /// The most tasks of a process for each of its clients, and the most when it is idle.
 const MOST_TASKS: usize = 40;
