@@ -95,6 +95,18 @@ impl Comparison {
         }
     }
 
+    /// Compares how often each command has run and failed, and how often each error was sent.
+    fn compare_counts(&mut self, pair: &mut Pair) {
+        let request = ["INFO", "stats", "commandstats", "errorstats"];
+        let request = request.map(|word| word.as_bytes().to_vec());
+        let bytes = encode(&request);
+        pair.real.send(&bytes);
+        let real = pair.real.reply("INFO");
+        self.ours.receive(pair.ours, &bytes);
+        let (ours, _) = self.ours.take_output(pair.ours);
+        assert_eq!(counts(&real), counts(&ours));
+    }
+
     /// Compares all that `SCAN` finds.
     fn compare_scans(&mut self, pair: &mut Pair) {
         let count = 1 + self.requests.below(20);
@@ -184,6 +196,19 @@ fn sorted(reply: &[u8]) -> Vec<u8> {
     texts.join(&b' ')
 }
 
+/// Returns counts of `INFO`: without times, and without `SCAN`, whose steps are not compared.
+fn counts(reply: &[u8]) -> Vec<String> {
+    const COUNTS: [&str; 4] =
+        ["cmdstat_", "errorstat_", "total_connections_received:", "total_error_replies:"];
+    let text = String::from_utf8_lossy(&texts(reply).concat()).into_owned();
+    let is_count = |line: &&str| COUNTS.iter().any(|count| line.starts_with(count));
+    let lines = text.lines().filter(is_count).filter(|line| !line.starts_with("cmdstat_scan:"));
+    let facts = |line: &str| line.split(',').filter(|fact| !fact.starts_with("usec")).collect();
+    let mut counts: Vec<String> = lines.map(facts).collect();
+    counts.sort();
+    counts
+}
+
 fn variable(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().expect("a number"),
@@ -223,8 +248,12 @@ fn a_million_random_calls_have_the_replies_of_a_real_server() {
         if comparison.requests.below(500) == 0 {
             let flush = [vec![b"FLUSHALL".to_vec()]];
             comparison.compare(pair, &flush);
+            comparison.compare_counts(pair);
+            let reset = [b"CONFIG".as_slice(), b"RESETSTAT"].map(<[u8]>::to_vec);
+            comparison.compare(pair, &[reset.to_vec()]);
         }
         sent += BATCH as u64;
     }
+    comparison.compare_counts(&mut pairs[0]);
     println!("{sent} calls, seed {seed}");
 }

@@ -101,7 +101,7 @@ pub use state::ConnectionId;
 use commands::{Action, Call, Command, Outcome, Unknown};
 use resp::{Bytes, Reply, text_of};
 use script::Scripts;
-use state::{Connection, DATABASES, State};
+use state::{Connection, Counts, DATABASES, State};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -160,7 +160,7 @@ impl Core {
             ..Connection::default()
         };
         state.connections.insert(id, connection);
-        state.connections_made += 1;
+        state.counts.connections += 1;
         id
     }
 
@@ -174,10 +174,13 @@ impl Core {
     /// Takes bytes from a connection, and runs the requests that they complete. Requests behind one
     /// that waits for replicas wait too.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8]) {
-        let mut input = match self.state.borrow_mut().connections.get_mut(&id) {
-            Some(connection) => std::mem::take(&mut connection.input),
-            None => return,
-        };
+        let mut input = Vec::new();
+        {
+            let state = &mut *self.state.borrow_mut();
+            let Some(connection) = state.connections.get_mut(&id) else { return };
+            std::mem::swap(&mut connection.input, &mut input);
+            state.counts.bytes_in += bytes.len() as u64;
+        }
         input.extend_from_slice(bytes);
         let mut at = 0;
         while !self.is_closing(id) && !self.state.borrow().replication.waits.contains_key(&id) {
@@ -186,6 +189,7 @@ impl Core {
                 Ok(Some(request)) => self.execute(id, &request),
                 Ok(None) => break,
                 Err(error) => {
+                    self.state.borrow_mut().counts.add_error(&error);
                     self.answer(id, &Reply::Error(error));
                     self.with_connection(id, |connection| connection.is_closing = true);
                 }
@@ -197,10 +201,10 @@ impl Core {
 
     /// Takes the bytes to send to a connection, and tells whether it ends after them.
     pub fn take_output(&mut self, id: ConnectionId) -> (Vec<u8>, bool) {
-        match self.state.borrow_mut().connections.get_mut(&id) {
-            Some(connection) => (std::mem::take(&mut connection.output), connection.is_closing),
-            None => (Vec::new(), true),
-        }
+        let state = &mut *self.state.borrow_mut();
+        let Some(connection) = state.connections.get_mut(&id) else { return (Vec::new(), true) };
+        state.counts.bytes_out += connection.output.len() as u64;
+        (std::mem::take(&mut connection.output), connection.is_closing)
     }
 
     /// Sets the password of the default user; empty for none.
@@ -221,8 +225,7 @@ impl Core {
         self.scripts = Scripts::new(Rc::clone(&self.state));
         let mut state = self.state.borrow_mut();
         state.connections.clear();
-        state.calls.clear();
-        state.connections_made = 0;
+        state.counts = Counts::default();
         state.run_id = state.random.run_id();
         let history = state.run_id.clone();
         state.replication.restart(history);
@@ -319,7 +322,7 @@ impl Core {
                 let outcome = run(&mut self.scripts, args);
                 let mut state = self.state.borrow_mut();
                 state.script_has_written = false;
-                state.count(command, &outcome);
+                state.count_script(command, &outcome, &self.scripts.take_failures());
                 outcome
             }
         }
@@ -334,19 +337,28 @@ impl Core {
         connection.last_used = now;
         state.database = connection.database;
         state.is_asking = std::mem::take(&mut connection.is_asking);
-        let command = commands::find(args, &state.mode);
-        let command = command.map_err(|unknown| unknown_command(&unknown, args))?;
+        let command = match commands::find(args, &state.mode) {
+            Ok(command) => command,
+            Err(Unknown::Subcommand { container }) if args.len() == 1 => {
+                return Err(state.rejected(container, commands::wrong_arity(container)));
+            }
+            Err(unknown) => {
+                let error = unknown_command(&unknown, args);
+                state.counts.add_error(&error);
+                return Err(error);
+            }
+        };
         connection.last_command = command.name.to_ascii_lowercase();
         let is_logged_in = connection.is_logged_in;
         let is_restricted = !connection.resp3 && connection.is_subscriber();
         if !command.takes(args.len()) {
-            return Err(state.rejected(command, commands::wrong_arity(command.name)));
+            return Err(state.rejected(command.name, commands::wrong_arity(command.name)));
         }
         if !is_logged_in && !["AUTH", "HELLO", "QUIT", "RESET"].contains(&command.name) {
-            return Err(state.rejected(command, "NOAUTH Authentication required.".to_owned()));
+            return Err(state.rejected(command.name, "NOAUTH Authentication required.".to_owned()));
         }
         if let Some(elsewhere) = state.elsewhere(command, args) {
-            return Err(state.rejected(command, elsewhere.error()));
+            return Err(state.rejected(command.name, elsewhere.error()));
         }
         const FOR_SUBSCRIBERS: &[&str] = &[
             "PING",
@@ -365,7 +377,7 @@ impl Core {
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT \
                  / RESET are allowed in this context"
             );
-            return Err(state.rejected(command, error));
+            return Err(state.rejected(command.name, error));
         }
         state.tidy();
         Ok(command)
@@ -374,14 +386,10 @@ impl Core {
 
 fn unknown_command(unknown: &Unknown, args: &[Bytes]) -> String {
     match unknown {
-        Unknown::Subcommand { container } => match args.get(1) {
-            None => commands::wrong_arity(container),
-            Some(subcommand) => {
-                let subcommand = &subcommand[..subcommand.len().min(128)];
-                let subcommand = text_of(subcommand);
-                format!("ERR unknown subcommand '{subcommand}'. Try {container} HELP.")
-            }
-        },
+        Unknown::Subcommand { container } => {
+            let subcommand = text_of(&args[1][..args[1].len().min(128)]);
+            format!("ERR unknown subcommand '{subcommand}'. Try {container} HELP.")
+        }
         Unknown::Command => {
             let name = text_of(&args[0][..args[0].len().min(128)]);
             let mut beginning = String::new();

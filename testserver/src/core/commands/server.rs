@@ -2,13 +2,13 @@
 
 use super::super::glob;
 use super::super::resp::{Bytes, Reply};
-use super::super::state::{Mode, State};
+use super::super::state::{Calls, Counts, Mode, State};
 use super::{Call, Command, Outcome, SYNTAX, VERSION, refusal, upper};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::control("CONFIG|GET", -3, settings),
     Command::control("CONFIG|RESETSTAT", 2, |call| {
-        call.state.calls.clear();
+        call.state.counts = Counts::default();
         Ok(Reply::ok())
     }),
     Command::control("CONFIG|SET", -4, change_settings),
@@ -99,13 +99,14 @@ fn info(call: &mut Call<'_>) -> Outcome {
     let names = |name: &str| wanted.iter().any(|wanted| wanted == name);
     let (all, default) =
         (names("ALL") || names("EVERYTHING"), wanted.is_empty() || names("DEFAULT"));
-    let sections: [(&str, Section); 8] = [
+    let sections: [(&str, Section); 9] = [
         ("Server", server),
         ("Clients", clients),
         ("Persistence", |_| "loading:0\r\naof_enabled:0\r\n".to_owned()),
         ("Stats", stats),
         ("Replication", super::replication::section),
         ("Commandstats", command_stats),
+        ("Errorstats", error_stats),
         ("Cluster", |state| {
             format!("cluster_enabled:{}\r\n", u8::from(matches!(state.mode, Mode::Cluster(_))))
         }),
@@ -144,15 +145,19 @@ fn clients(state: &mut State) -> String {
 }
 
 fn stats(state: &mut State) -> String {
-    let commands: u64 = state.calls.values().map(|calls| calls.run).sum();
+    let counts = &state.counts;
+    let commands: u64 = counts.calls.values().map(|calls| calls.run).sum();
+    let errors: u64 = counts.errors.values().sum();
     format!(
-        "total_connections_received:{}\r\ntotal_commands_processed:{commands}\r\n",
-        state.connections_made
+        "total_connections_received:{}\r\ntotal_commands_processed:{commands}\r\n\
+         total_net_input_bytes:{}\r\ntotal_net_output_bytes:{}\r\n\
+         total_error_replies:{errors}\r\n",
+        counts.connections, counts.bytes_in, counts.bytes_out
     )
 }
 
 fn command_stats(state: &mut State) -> String {
-    let line = |(name, calls): (&&str, &super::super::state::Calls)| {
+    let line = |(name, calls): (&&str, &Calls)| {
         // The clock stands still while a command runs.
         format!(
             "cmdstat_{}:calls={},usec=0,usec_per_call=0.00,rejected_calls={},failed_calls={}\r\n",
@@ -162,7 +167,14 @@ fn command_stats(state: &mut State) -> String {
             calls.failed
         )
     };
-    state.calls.iter().map(line).collect()
+    state.counts.calls.iter().map(line).collect()
+}
+
+fn error_stats(state: &mut State) -> String {
+    let line = |(code, count): (&String, &u64)| {
+        format!("errorstat_{}:count={count}\r\n", code.replace(['#', ':', '\r', '\n'], "_"))
+    };
+    state.counts.errors.iter().map(line).collect()
 }
 
 fn keyspace(state: &mut State) -> String {
