@@ -82,6 +82,7 @@
 //! - Keys that have expired are removed when they are looked up, or by [`Core::remove_expired`].
 //! - A slot has an owner by the map alone; without an owner for each slot, a node is down at once.
 
+mod clients;
 mod cluster;
 mod commands;
 mod glob;
@@ -97,6 +98,7 @@ mod store;
 pub use cluster::{ClusterMap, ExportedKey, SLOTS, slot_of};
 pub use replication::{Address, LogEntry, Message, Snapshot};
 pub use state::ConnectionId;
+pub(crate) use state::Settings;
 
 use commands::{Action, Call, Command, Outcome, Unknown};
 use resp::{Bytes, Reply, text_of};
@@ -134,45 +136,21 @@ impl Core {
         Self { state, scripts, next_connection: 1 }
     }
 
-    /// Sets the clock, in microseconds since 1970. Answers connections whose wait is over: see
-    /// [`Core::next_deadline`].
+    /// Sets the clock, in microseconds since 1970. Answers connections whose wait is over, and ends
+    /// idle ones: see [`Core::next_deadline`].
     pub fn set_clock(&mut self, now: i64) {
         let mut state = self.state.borrow_mut();
         if state.now == 0 {
             state.started_at = now;
         }
         state.now = now;
+        state.end_by_clock();
         drop(state);
         self.end_waits();
     }
 
-    /// Opens a connection.
-    pub fn connect(&mut self) -> ConnectionId {
-        let id = ConnectionId(self.next_connection);
-        self.next_connection += 1;
-        let mut state = self.state.borrow_mut();
-        let (is_logged_in, now) = (state.password.is_empty(), state.now);
-        let connection = Connection {
-            is_logged_in,
-            connected_at: now,
-            last_used: now,
-            last_command: "NULL".to_owned(),
-            ..Connection::default()
-        };
-        state.connections.insert(id, connection);
-        state.counts.connections += 1;
-        id
-    }
-
-    /// Forgets a connection that has ended.
-    pub fn disconnect(&mut self, id: ConnectionId) {
-        let mut state = self.state.borrow_mut();
-        state.connections.remove(&id);
-        state.replication.waits.remove(&id);
-    }
-
     /// Takes bytes from a connection, and runs the requests that they complete. Requests behind one
-    /// that waits for replicas wait too.
+    /// that waits for replicas, or for the end of a pause, wait too.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8]) {
         let mut input = Vec::new();
         {
@@ -184,9 +162,15 @@ impl Core {
         input.extend_from_slice(bytes);
         let mut at = 0;
         while !self.is_closing(id) && !self.state.borrow().replication.waits.contains_key(&id) {
+            let start = at;
             match resp::take_request(&input, &mut at) {
                 Ok(Some(request)) if request.is_empty() => {}
-                Ok(Some(request)) => self.execute(id, &request),
+                Ok(Some(request)) => {
+                    if !self.execute(id, &request) {
+                        at = start;
+                        break;
+                    }
+                }
                 Ok(None) => break,
                 Err(error) => {
                     self.state.borrow_mut().counts.add_error(&error);
@@ -197,6 +181,7 @@ impl Core {
         }
         input.drain(..at);
         self.with_connection(id, |connection| connection.input = input);
+        self.go_on();
     }
 
     /// Takes the bytes to send to a connection, and tells whether it ends after them.
@@ -209,7 +194,12 @@ impl Core {
 
     /// Sets the password of the default user; empty for none.
     pub fn set_password(&mut self, password: &str) {
-        password.clone_into(&mut self.state.borrow_mut().password);
+        password.clone_into(&mut self.state.borrow_mut().settings.password);
+    }
+
+    /// Replaces all settings.
+    pub(crate) fn change_settings(&mut self, settings: Settings) {
+        self.state.borrow_mut().settings = settings;
     }
 
     /// Tells whether a client has asked the server to end.
@@ -225,6 +215,8 @@ impl Core {
         self.scripts = Scripts::new(Rc::clone(&self.state));
         let mut state = self.state.borrow_mut();
         state.connections.clear();
+        state.paused_until = None;
+        state.postponed.clear();
         state.counts = Counts::default();
         state.run_id = state.random.run_id();
         let history = state.run_id.clone();
@@ -298,26 +290,29 @@ impl Core {
         self.with_connection(id, |connection| connection.send(reply));
     }
 
-    fn execute(&mut self, id: ConnectionId, args: &[Bytes]) {
-        let reply = self.outcome(id, args).unwrap_or_else(Reply::Error);
-        self.answer(id, &reply);
+    /// Answers a request; returns whether it need not wait for the end of a pause.
+    fn execute(&mut self, id: ConnectionId, args: &[Bytes]) -> bool {
+        let outcome = match self.admit(id, args) {
+            Ok(_) if self.state.borrow_mut().postpones(id) => return false,
+            Ok(command) => self.run(id, command, args),
+            Err(error) => Err(error),
+        };
+        self.answer(id, &outcome.unwrap_or_else(Reply::Error));
         let mut state = self.state.borrow_mut();
         state.replication.end_entry();
         let offset = state.replication.offset;
         state.connections.entry(id).and_modify(|connection| connection.offset = offset);
+        true
     }
 
-    fn outcome(&mut self, id: ConnectionId, args: &[Bytes]) -> Outcome {
-        let command = self.admit(id, args)?;
+    fn run(&mut self, id: ConnectionId, command: &'static Command, args: &[Bytes]) -> Outcome {
         match command.action {
             Action::Data(run) | Action::Control(run) => {
                 let mut state = self.state.borrow_mut();
-                state.admit(command)?;
                 state.run(command, args, |state| run(&mut Call { state, caller: id, args }))
             }
             Action::Script(run) => {
                 // A script's commands borrow the state for themselves.
-                self.state.borrow_mut().admit(command)?;
                 self.scripts.set_caller(id);
                 let outcome = run(&mut self.scripts, args);
                 let mut state = self.state.borrow_mut();
@@ -380,6 +375,7 @@ impl Core {
             return Err(state.rejected(command.name, error));
         }
         state.tidy();
+        state.admit(command)?;
         Ok(command)
     }
 }

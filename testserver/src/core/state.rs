@@ -83,6 +83,28 @@ pub(crate) struct Calls {
     pub(crate) failed: u64,
 }
 
+/// The settings that `CONFIG SET` changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The password of the default user; empty for none.
+    pub(crate) password: String,
+    /// The replicas that a write needs.
+    pub(crate) min_replicas: u32,
+    /// Whether the limit of memory is reached.
+    pub(crate) is_full: bool,
+    /// The greatest number of connections.
+    pub(crate) max_clients: u32,
+    /// The seconds after which an idle connection is closed; 0 for never.
+    pub(crate) timeout: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let password = String::new();
+        Self { password, min_replicas: 0, is_full: false, max_clients: 10_000, timeout: 0 }
+    }
+}
+
 /// What is counted until `CONFIG RESETSTAT`.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
@@ -90,6 +112,7 @@ pub(crate) struct Counts {
     /// Errors by their code.
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) connections: u64,
+    pub(crate) rejected_connections: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
 }
@@ -125,12 +148,13 @@ pub(crate) struct State {
     pub(crate) now: i64,
     pub(crate) started_at: i64,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
-    /// The password of the default user; empty for none.
-    pub(crate) password: String,
-    /// The replicas that a write needs.
-    pub(crate) min_replicas: u32,
-    /// Whether the limit of memory is reached.
-    pub(crate) is_full: bool,
+    pub(crate) settings: Settings,
+    /// The last millisecond of a pause, since 1970.
+    pub(crate) paused_until: Option<i64>,
+    /// The connections whose next request waits for the end of the pause.
+    pub(crate) postponed: BTreeSet<ConnectionId>,
+    /// The connections that have waited, and whose next requests may run.
+    pub(crate) released: Vec<ConnectionId>,
     /// Whether the running script has changed data. It may then take more memory.
     pub(crate) script_has_written: bool,
     pub(crate) replication: Replication,
@@ -156,9 +180,10 @@ impl State {
             now: 0,
             started_at: 0,
             connections: BTreeMap::new(),
-            password: String::new(),
-            min_replicas: 0,
-            is_full: false,
+            settings: Settings::default(),
+            paused_until: None,
+            postponed: BTreeSet::new(),
+            released: Vec::new(),
             script_has_written: false,
             replication,
             counts: Counts::default(),
@@ -260,10 +285,11 @@ impl State {
         if self.replication.master.is_some() {
             return Some("READONLY You can't write against a read only replica.".to_owned());
         }
-        if self.is_full && command.grows && !self.script_has_written {
+        if self.settings.is_full && command.grows && !self.script_has_written {
             return Some("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
         }
-        let lacks_replicas = self.replication.count_good(self.now) < self.min_replicas as usize;
+        let lacks_replicas =
+            self.replication.count_good(self.now) < self.settings.min_replicas as usize;
         lacks_replicas.then(|| "NOREPLICAS Not enough good replicas to write.".to_owned())
     }
 
