@@ -76,7 +76,7 @@ fn a_key_of_another_type_is_refused_and_stays() {
     for (command, kind) in wrong {
         server.ask::<()>(&["DEL", "a"]);
         server.ask::<()>(command);
-        let dump: Vec<u8> = server.ask(&["DUMP", "a"]);
+        let content = server.content("a");
         let outcomes: [(&str, Result<()>); 11] = [
             ("try_set_permits", stock.try_set_permits(1).map(drop)),
             ("acquire", stock.acquire(1)),
@@ -95,7 +95,7 @@ fn a_key_of_another_type_is_refused_and_stays() {
             assert!(error.is_server() && !error.is_retryable(), "{verb} of a {kind}: {error}");
             assert_eq!(error.code(), Some("WRONGTYPE"), "{verb} of a {kind}: {error}");
         }
-        assert_eq!(server.ask::<Vec<u8>>(&["DUMP", "a"]), dump, "{kind}");
+        assert_eq!(server.content("a"), content, "{kind}");
         let records = || server.keys().iter().any(|key| key.starts_with("leasehold_request"));
         assert!(!records(), "a refused request leaves a record: {:?}", server.keys());
     }

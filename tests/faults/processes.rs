@@ -51,7 +51,7 @@ fn increment(role: &Role) {
     role.say("done");
 }
 
-/// Increments the common counter and one of its own in one transaction, until it is killed.
+/// Increments the common counter and one of its own in one script, until it is killed.
 fn increment_for_ever(role: &Role) {
     let client = build(patient(role.arg(0)).watchdog_timeout(SHORT));
     let server = redis::Client::open(role.arg(0)).expect("a good URL");
@@ -59,10 +59,9 @@ fn increment_for_ever(role: &Role) {
     loop {
         let guard = client.lock(NAME).lock().expect("the server answers");
         let count: Option<usize> = ask(&mut server, &["GET", "counter"]);
-        let mut both = redis::pipe();
-        both.atomic().set("counter", count.unwrap_or(0) + 1).ignore();
-        both.incr(role.arg(1), 1).ignore();
-        both.query::<()>(&mut server).expect("the server answers");
+        let both = "redis.call('set', KEYS[1], ARGV[1]) redis.call('incr', KEYS[2])";
+        let next = (count.unwrap_or(0) + 1).to_string();
+        let () = ask(&mut server, &["EVAL", both, "2", "counter", role.arg(1), &next]);
         drop(guard);
     }
 }

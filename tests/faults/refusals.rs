@@ -328,15 +328,13 @@ fn a_key_of_another_type_is_refused() {
 fn a_wait_continues_while_the_server_is_full() {
     let _log_check = LogCheck::start();
     let server = Server::start();
-    server.ask::<()>(&["SET", "data", &"x".repeat(4 << 20)]);
     let waited = outcome_of_a_wait(&server, &server.url(), "a", |free| {
-        let limit = (server.used() - (2 << 20)).to_string();
-        server.ask::<()>(&["CONFIG", "SET", "maxmemory", &limit]);
+        server.refuse_memory();
         free();
         eventually("the waiter is refused", || refusals(&server, "OOM") > 3);
         let error = limited(&open(&server), "b").lock().map(drop).expect_err("the server is full");
         assert_refused(&error, "OOM", "maxmemory");
-        server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        server.grant_memory();
     });
     waited.expect("the server has memory again");
 }

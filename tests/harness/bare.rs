@@ -243,12 +243,6 @@ pub fn silently<T>(bare: &mut Bare, step: impl FnOnce(&mut Bare) -> T) -> T {
     outcome
 }
 
-/// Makes a server refuse commands that take memory beyond this number of bytes.
-pub fn limit_memory(server: &Server, limit: &str) {
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory", limit]);
-}
-
 /// A connection that is subscribed to one channel.
 pub struct Listener(Connection);
 

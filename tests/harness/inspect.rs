@@ -2,7 +2,7 @@
 
 use super::server::{HARNESS, Server};
 use redis::FromRedisValue;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The start of the keys of the records that clients write about themselves.
 const RECORDS: &str = "leasehold_client:";
@@ -60,6 +60,25 @@ impl Server {
         let mut keys: Vec<String> = self.ask(&["KEYS", "*"]);
         keys.retain(|key| !key.starts_with(RECORDS));
         sorted(keys)
+    }
+
+    /// Returns the type and the whole value of a key, as a text that is the same for equal values.
+    pub fn content(&self, key: &str) -> String {
+        type Bytes = Vec<u8>;
+        let kind: String = self.ask(&["TYPE", key]);
+        let value = match &*kind {
+            "none" => String::new(),
+            "string" => format!("{:?}", self.ask::<Bytes>(&["GET", key])),
+            "hash" => format!("{:?}", self.ask::<BTreeMap<Bytes, Bytes>>(&["HGETALL", key])),
+            "list" => format!("{:?}", self.ask::<Vec<Bytes>>(&["LRANGE", key, "0", "-1"])),
+            "set" => format!("{:?}", self.ask::<BTreeSet<Bytes>>(&["SMEMBERS", key])),
+            "zset" => {
+                let words = ["ZRANGE", key, "0", "-1", "WITHSCORES"];
+                format!("{:?}", self.ask::<Vec<Bytes>>(&words))
+            }
+            _ => panic!("{key} is a {kind}"),
+        };
+        format!("{kind} {value}")
     }
 
     /// Returns the keys of the records of clients, sorted.
@@ -128,9 +147,17 @@ impl Server {
         self.ask(&["CONFIG", "RESETSTAT"])
     }
 
-    /// Returns the memory that the server uses, in bytes.
-    pub fn used(&self) -> u64 {
-        self.info("memory")["used_memory"].parse().expect("used_memory is a number")
+    /// Makes the server refuse commands that take memory: it uses far more than it may.
+    pub fn refuse_memory(&self) {
+        self.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+        self.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        let refused = redis::cmd("SET").arg(&["new", "data"]).query::<()>(&mut self.connection());
+        assert_eq!(refused.expect_err("the server is full").code(), Some("OOM"));
+    }
+
+    /// Lets the server take any memory again.
+    pub fn grant_memory(&self) {
+        self.ask(&["CONFIG", "SET", "maxmemory", "0"])
     }
 
     fn peers(&self, words: &[&str]) -> Vec<Peer> {

@@ -816,18 +816,6 @@ fn scripts_that_free_or_renew_do_not_begin_with_commands_that_grow_memory() {
     }
 }
 
-/// Fills the server far beyond its memory limit, so that connections that open and close change
-/// nothing, and checks that it is full.
-pub(crate) fn fill(server: &Server) {
-    let data = "x".repeat(8 << 20);
-    server.ask::<()>(&["SET", "data", &data]);
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory", &(server.used() - (4 << 20)).to_string()]);
-    let mut connection = server.connection();
-    let refused = redis::cmd("SET").arg("more").arg("data").query::<()>(&mut connection);
-    assert_eq!(refused.expect_err("the server is full").code(), Some("OOM"));
-}
-
 #[test]
 fn a_full_server_still_renews_extends_and_frees() {
     let server = Server::start();
@@ -838,7 +826,7 @@ fn a_full_server_still_renews_extends_and_frees() {
     let early = client.lock("early").with_min_hold(minute).lock().expect("there is still room");
     let writing = client.rw_lock("writing").write_lock().with_min_hold(minute);
     let writing = writing.lock().expect("there is still room");
-    fill(&server);
+    server.refuse_memory();
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
 
     await_renewals(&renewals, 12);
@@ -865,7 +853,7 @@ fn a_full_server_still_renews_extends_and_frees() {
     let writing = client.rw_lock("writing").write_lock();
     assert!(writing.force_unlock().expect("forced on a full server"));
     assert!(client.lock("forced").force_unlock().expect("forced on a full server"));
-    eventually("only the data remains", || server.keys() == ["data"]);
+    eventually("nothing remains", || server.keys().is_empty());
     assert!(forced.check().expect_err("the lock was freed by force").is_lost());
 }
 
@@ -884,7 +872,7 @@ fn a_full_server_grants_no_lock_and_the_error_says_why() {
     let holder = builder(&server).build().expect("the server is there");
     let client = builder(&server).build().expect("the server is there");
     let held = holder.lock("held").lock().expect("there is still room");
-    fill(&server);
+    server.refuse_memory();
 
     let lock = client.lock("free");
     let refusals = [
@@ -912,10 +900,10 @@ fn a_full_server_grants_no_lock_and_the_error_says_why() {
         let calls = server.calls("evalsha");
         held.unlock().expect("released on a full server");
         eventually("the waiter asks again", || server.calls("evalsha") >= calls + 3);
-        server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        server.grant_memory();
         in_time("the wait ends", waiter).expect("there is room again");
     });
 
     lock.lock().and_then(leasehold::Guard::unlock).expect("there is room again");
-    eventually("only the data remains", || server.keys() == ["data"]);
+    eventually("nothing remains", || server.keys().is_empty());
 }

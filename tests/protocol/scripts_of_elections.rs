@@ -201,7 +201,7 @@ fn a_full_server_keeps_a_record_and_hands_over() {
     take(&mut bare, MINE);
     announce(&mut bare, MINE, "7", "x");
     wait(&mut bare, OTHER);
-    limit_memory(&bare.server, "1");
+    bare.server.refuse_memory();
     assert_eq!(announce(&mut bare, MINE, "7", "x"), 1, "the record lives on");
     let args = [MINE, "7", "y", "90000", OBSERVERS];
     let refused = bare.try_call::<Value>("leader_announce", &[LOCK, RECORD], &args);

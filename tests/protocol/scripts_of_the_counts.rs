@@ -488,7 +488,7 @@ fn a_key_that_holds_no_integer_is_refused_without_a_record() {
         let (count, request) = (keys[0], keys[keys.len() - 1]);
         for [command, value] in [["RPUSH", "an element"]].into_iter().chain(texts) {
             bare.ask::<Value>(&[command, count, value]);
-            let dump: Vec<u8> = bare.ask(&["DUMP", count]);
+            let content = bare.server.content(count);
             let reply = bare.try_call::<Value>(script, &keys, &args);
             // An undo without a take changes nothing.
             let is_right = match &reply {
@@ -498,7 +498,7 @@ fn a_key_that_holds_no_integer_is_refused_without_a_record() {
             assert!(is_right, "{script} {value:?}: {reply:?}");
             let is_recorded: bool = bare.ask(&["EXISTS", request]);
             assert_eq!(is_recorded, reply.is_ok(), "{script} {value:?}");
-            assert_eq!(bare.ask::<Vec<u8>>(&["DUMP", count]), dump, "{script} {value:?}");
+            assert_eq!(bare.server.content(count), content, "{script} {value:?}");
             bare.ask::<()>(&["FLUSHALL"]);
         }
     }
@@ -510,7 +510,7 @@ fn a_full_server_still_adds_undoes_counts_down_and_deletes() {
     bare.ask::<()>(&["SET", PERMITS, "5"]);
     take(&mut bare, 1, "3");
     set_count(&mut bare, 1, "3");
-    limit_memory(&bare.server, "1");
+    bare.server.refuse_memory();
     for (script, keys, args) in requests() {
         let request = if keys.len() == 2 { record(2) } else { latch_record(2) };
         let keys = [&keys[..keys.len() - 1], &[request]].concat();

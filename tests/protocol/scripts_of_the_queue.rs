@@ -1062,7 +1062,7 @@ fn a_full_server_still_grants_releases_and_keeps_places() {
     let mut listener = listen(&bare, 2);
     take(&mut bare, &owner(1, 1));
     let waits = [1, 2, 3, 4, 5].map(|hold| wait(&mut bare, &owner(2, hold), SINGLE));
-    limit_memory(&bare.server, "1");
+    bare.server.refuse_memory();
     let refused =
         |reply: RedisResult<Acquired>| reply.is_err_and(|error| is_refused_as("OOM", &error));
     assert!(refused(try_acquire(&mut bare, &["60000", &owner(3, 1), "30000", "single", "0", ""])));
@@ -1084,7 +1084,7 @@ fn a_full_server_still_grants_releases_and_keeps_places() {
     assert_eq!(release(&mut bare, &owner(2, 5)), 0);
     assert!(refused(try_acquire(&mut bare, &["60000", &owner(3, 1)])));
     assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]), "no lock without a lease");
-    limit_memory(&bare.server, "0");
+    bare.server.grant_memory();
     assert_eq!(take(&mut bare, &owner(3, 1)).ttl, -2);
     assert_expiries(&bare.server);
 }

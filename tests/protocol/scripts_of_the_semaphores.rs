@@ -454,7 +454,7 @@ fn semaphore_early_release_replies_as_documented() {
     assert_eq!(release(&mut bare, &mine), -1);
     assert_eq!(bare.ask::<i64>(&["GET", PERMITS]), 3);
     take(&mut bare, &["12345678b0000009"]);
-    limit_memory(&bare.server, "1");
+    bare.server.refuse_memory();
     let other = ["gone", "12345678b0000009"];
     assert_eq!(early_release(&mut bare, "600000", &other), -1, "on a full server");
     assert_eq!(bare.ask::<i64>(&["ZCARD", EXPIRIES]), 3);
@@ -979,13 +979,13 @@ fn a_number_of_permits_that_is_no_integer_is_refused_and_nothing_changes() {
     take(&mut bare, &["a1", "a2", "a3", "a4", "a5"]);
     for text in NO_INTEGERS {
         bare.ask::<()>(&["SET", PERMITS, text]);
-        let dumps = |bare: &mut Bare| KEYS.map(|key| bare.ask::<Option<Vec<u8>>>(&["DUMP", key]));
-        let before = dumps(&mut bare);
+        let contents = |bare: &Bare| KEYS.map(|key| bare.server.content(key));
+        let before = contents(&bare);
         for (step, keys, args) in steps {
             let error = bare.try_call::<Value>(step, keys, args).expect_err("no integer");
             assert!(is_refused_as("WRONGTYPE", &error), "{step} {text:?}: {error}");
         }
-        assert_eq!(dumps(&mut bare), before, "{text:?}");
+        assert_eq!(contents(&bare), before, "{text:?}");
         assert!(!bare.ask::<bool>(&["EXISTS", RECORD]), "{text:?}");
     }
 }
@@ -995,7 +995,7 @@ fn a_full_server_still_releases_renews_reclaims_and_claims() {
     let mut bare = Bare::start();
     take(&mut bare, &["a1", "a2", "a3", "a4", "a5"]);
     expire(&mut bare, &["a4", "a5"]);
-    limit_memory(&bare.server, "1");
+    bare.server.refuse_memory();
     let refused =
         |reply: RedisResult<(i64, i64)>| reply.is_err_and(|error| is_refused_as("OOM", &error));
 
@@ -1022,7 +1022,7 @@ fn a_full_server_still_releases_renews_reclaims_and_claims() {
     );
     assert!(resized.is_err_and(|error| is_refused_as("OOM", &error)));
     assert_eq!(bare.call("request_close", &[RECORD], &["600000"]), 1);
-    limit_memory(&bare.server, "0");
+    bare.server.grant_memory();
     assert_eq!(resize(&mut bare, RECORD, "9"), 0, "closed");
     assert_eq!(take(&mut bare, &["b1"]), 3);
 }

@@ -12,6 +12,7 @@ FILE has one setting per line, as redis.conf:
   unixsocket P    listens at this path
   dir D           the working folder
   requirepass P   the password of the default user
+  and maxclients, maxmemory 0|1, min-replicas-to-write, timeout
 Other settings of Redis are refused unless they say what the server does anyway.
 ";
 

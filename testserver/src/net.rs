@@ -153,6 +153,7 @@ impl Service {
                 if accepts {
                     self.accept();
                 }
+                self.send();
             }
             self.forget_ended();
         }
@@ -211,7 +212,7 @@ impl Service {
         Some(Timespec { tv_sec: seconds, tv_nsec: rest * 1000 })
     }
 
-    /// Reads what has come, runs it, and sends what there is to send, also to subscribers.
+    /// Reads what has come, and runs it.
     fn serve(&mut self, ready: &[bool]) {
         // A control may have ended connections since.
         let is_current = ready.len() == self.connections.len();
@@ -226,6 +227,10 @@ impl Service {
                 Err(error) => connection.has_ended |= !is_passing(&error),
             }
         }
+    }
+
+    /// Sends what there is to send, also to subscribers and to connections that are not wanted.
+    fn send(&mut self) {
         for connection in &mut self.connections {
             let (bytes, is_closing) = self.core.take_output(connection.id);
             connection.unsent.extend(bytes);

@@ -1,6 +1,6 @@
 //! The server as a program: its settings, and its sockets.
 
-use crate::core::Core;
+use crate::core::{Core, Settings};
 use crate::net::{Listener, Service};
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -15,7 +15,7 @@ pub struct Program {
     port: u16,
     socket: Option<PathBuf>,
     log: Option<PathBuf>,
-    password: String,
+    settings: Settings,
 }
 
 impl Program {
@@ -54,9 +54,11 @@ impl Program {
                 std::env::set_current_dir(value).map_err(|error| format!("{value}: {error}"))?;
             }
             ("logfile", _) => self.log = Some(value.into()),
-            ("requirepass", _) => value.clone_into(&mut self.password),
-            ("bind", "127.0.0.1") | ("save", "") | ("appendonly", "no") => {}
-            _ => return Err(format!("the test server does not have {name} {value}")),
+            ("bind", "127.0.0.1") => {}
+            _ => {
+                let problem = |error: String| error.trim_start_matches("ERR ").to_owned();
+                self.settings.set(name, value).map_err(problem)?;
+            }
         }
         Ok(())
     }
@@ -91,7 +93,7 @@ impl Program {
             return Err("neither a port nor a unixsocket is set".to_owned());
         }
         let mut core = Core::new(std::process::id().into());
-        core.set_password(&self.password);
+        core.change_settings(self.settings.clone());
         let mut service = Service::new(core, listeners).map_err(|error| error.to_string())?;
         // Nothing controls the program.
         let (_waker, woken) = UnixStream::pair().map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! What a test can do to its server.
 
 use leasehold_testserver::{Data, Error, TestServer};
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,6 +25,16 @@ impl Client {
 
     fn send(&mut self, request: &str) -> io::Result<()> {
         self.0.get_mut().write_all(format!("{request}\r\n").as_bytes())
+    }
+
+    /// Returns the lines of a section of `INFO`.
+    fn info(&mut self, section: &str) -> io::Result<Vec<String>> {
+        let head = self.ask(&format!("INFO {section}"))?;
+        let len = head.strip_prefix('$').and_then(|len| len.parse().ok());
+        let mut text = vec![0; len.ok_or(ErrorKind::InvalidData)?];
+        self.0.read_exact(&mut text)?;
+        self.line()?;
+        Ok(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
     }
 
     fn line(&mut self) -> io::Result<String> {
@@ -220,6 +230,31 @@ fn scripts_change_nothing_for_later_scripts() -> Outcome {
     assert!(client.ask("HRANDFIELD h -9223372036854775807")?.starts_with("-ERR"));
     assert_eq!(client.ask("SHUTDOWN foo")?, "-ERR syntax error");
     assert_eq!(client.ask("PING")?, "+PONG");
+    Ok(())
+}
+
+#[test]
+fn bytes_connections_and_errors_are_counted_until_a_reset() -> Outcome {
+    let server = TestServer::start()?;
+    let mut client = Client::connect(&server)?;
+    assert_eq!(client.ask("PING")?, "+PONG");
+    let refused = client.ask("GET")?;
+    let stats = client.info("stats")?;
+    let received = "PING\r\nGET\r\nINFO stats\r\n".len();
+    let sent = "+PONG\r\n".len() + refused.len() + "\r\n".len();
+    for fact in [
+        "total_connections_received:1",
+        "total_commands_processed:1",
+        &format!("total_net_input_bytes:{received}"),
+        &format!("total_net_output_bytes:{sent}"),
+        "total_error_replies:1",
+    ] {
+        assert!(stats.iter().any(|line| line == fact), "{fact}: {stats:?}");
+    }
+    assert!(client.info("errorstats")?.contains(&"errorstat_ERR:count=1".to_owned()));
+    assert_eq!(client.ask("CONFIG RESETSTAT")?, "+OK");
+    assert!(client.info("stats")?.contains(&"total_connections_received:0".to_owned()));
+    assert_eq!(client.info("errorstats")?.len(), 1);
     Ok(())
 }
 

@@ -82,6 +82,48 @@ impl Comparison {
         }
     }
 
+    /// Sends words on one connection to both servers.
+    fn send(&mut self, pair: &mut Pair, words: &str) {
+        self.send_each(pair, [words, words]);
+    }
+
+    /// Sends words to the real server, and others to ours.
+    fn send_each(&mut self, pair: &mut Pair, [real, ours]: [&str; 2]) {
+        self.real.set_clock(self.requests.now);
+        self.ours.set_clock(self.requests.now);
+        let bytes = |words: &str| {
+            encode(&words.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Request>())
+        };
+        pair.real.send(&bytes(real));
+        self.ours.receive(pair.ours, &bytes(ours));
+    }
+
+    /// Compares the replies to the last requests.
+    fn compare_replies(&mut self, pair: &mut Pair, to: &[&str]) {
+        let real: Vec<u8> = to.iter().flat_map(|to| pair.real.reply(to)).collect();
+        let (ours, _) = self.ours.take_output(pair.ours);
+        assert_eq!(real.escape_ascii().to_string(), ours.escape_ascii().to_string(), "{to:?}");
+    }
+
+    /// Sets both clocks ahead.
+    fn pass(&mut self, milliseconds: i64) {
+        self.requests.now += milliseconds * 1000;
+        self.real.set_clock(self.requests.now);
+        self.ours.set_clock(self.requests.now);
+    }
+
+    fn ask(&mut self, pair: &mut Pair, words: &str) {
+        self.send(pair, words);
+        self.compare_replies(pair, &[words]);
+    }
+
+    /// Returns the number of a connection at each server.
+    fn ids(&mut self, pair: &mut Pair) -> [String; 2] {
+        self.send(pair, "CLIENT ID");
+        let replies = [pair.real.reply("CLIENT ID"), self.ours.take_output(pair.ours).0];
+        replies.map(|reply| String::from_utf8_lossy(&reply[1..]).trim().to_owned())
+    }
+
     /// Compares the messages that a subscriber got.
     fn compare_messages(&mut self, pair: &mut Pair) {
         let end = encode(&[b"PING".to_vec(), b"end".to_vec()]);
@@ -93,6 +135,18 @@ impl Comparison {
             let real = pair.real.reply("a subscriber");
             assert_eq!(real.escape_ascii().to_string(), message.escape_ascii().to_string());
         }
+    }
+
+    /// Compares how often each command has run and failed, and how often each error was sent.
+    fn compare_counts(&mut self, pair: &mut Pair) {
+        let request = ["INFO", "stats", "commandstats", "errorstats"];
+        let request = request.map(|word| word.as_bytes().to_vec());
+        let bytes = encode(&request);
+        pair.real.send(&bytes);
+        let real = pair.real.reply("INFO");
+        self.ours.receive(pair.ours, &bytes);
+        let (ours, _) = self.ours.take_output(pair.ours);
+        assert_eq!(counts(&real), counts(&ours));
     }
 
     /// Compares all that `SCAN` finds.
@@ -184,6 +238,24 @@ fn sorted(reply: &[u8]) -> Vec<u8> {
     texts.join(&b' ')
 }
 
+/// Returns counts of `INFO`: without times, and without `SCAN`, whose steps are not compared.
+fn counts(reply: &[u8]) -> Vec<String> {
+    const COUNTS: [&str; 5] = [
+        "cmdstat_",
+        "errorstat_",
+        "rejected_connections:",
+        "total_connections_received:",
+        "total_error_replies:",
+    ];
+    let text = String::from_utf8_lossy(&texts(reply).concat()).into_owned();
+    let is_count = |line: &&str| COUNTS.iter().any(|count| line.starts_with(count));
+    let lines = text.lines().filter(is_count).filter(|line| !line.starts_with("cmdstat_scan:"));
+    let facts = |line: &str| line.split(',').filter(|fact| !fact.starts_with("usec")).collect();
+    let mut counts: Vec<String> = lines.map(facts).collect();
+    counts.sort();
+    counts
+}
+
 fn variable(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().expect("a number"),
@@ -223,8 +295,98 @@ fn a_million_random_calls_have_the_replies_of_a_real_server() {
         if comparison.requests.below(500) == 0 {
             let flush = [vec![b"FLUSHALL".to_vec()]];
             comparison.compare(pair, &flush);
+            comparison.compare_counts(pair);
+            let reset = [b"CONFIG".as_slice(), b"RESETSTAT"].map(<[u8]>::to_vec);
+            comparison.compare(pair, &[reset.to_vec()]);
         }
         sent += BATCH as u64;
     }
+    comparison.compare_counts(&mut pairs[0]);
     println!("{sent} calls, seed {seed}");
+}
+
+#[test]
+fn pauses_ends_of_waits_and_limits_of_connections_are_those_of_a_real_server() {
+    let mut both = Comparison::start(1);
+    let [mut admin, mut client, mut other] = [(); 3].map(|()| both.connect(&["HELLO 2"]));
+    for wrong in [
+        "CLIENT PAUSE",
+        "CLIENT PAUSE x",
+        "CLIENT PAUSE -1",
+        "CLIENT PAUSE 1.5 ALL",
+        "CLIENT PAUSE x some",
+        "CLIENT PAUSE 1 ALL more",
+        "CLIENT UNPAUSE now",
+        "CLIENT UNBLOCK",
+        "CLIENT UNBLOCK x",
+        "CLIENT UNBLOCK 999",
+        "CLIENT UNBLOCK 1 SOME",
+        "CLIENT UNBLOCK 1 ERROR more",
+        "CONFIG SET maxclients 0",
+        "CONFIG SET maxclients x",
+        "CONFIG SET maxclients 4294967296",
+        "CONFIG SET timeout -1",
+        "CONFIG SET timeout 1.5",
+        "CONFIG SET timeout 1 timeout 2",
+        "CONFIG SET min-replicas-to-write -1",
+        "CONFIG GET timeout",
+    ] {
+        both.ask(&mut admin, wrong);
+    }
+
+    // What cannot run is refused during a pause, and the rest waits for its end.
+    both.ask(&mut admin, "CLIENT PAUSE 100 ALL");
+    both.send(&mut client, "INCR a");
+    both.send(&mut client, "GET a");
+    both.ask(&mut other, "NOSUCH");
+    both.ask(&mut other, "GET");
+    both.send(&mut other, "CLIENT UNPAUSE");
+    both.pass(100);
+    assert!(both.ours.take_output(client.ours).0.is_empty(), "paused until after 100 ms");
+    both.pass(1);
+    both.compare_replies(&mut other, &["CLIENT UNPAUSE"]);
+    both.compare_replies(&mut client, &["INCR a", "GET a"]);
+    both.ask(&mut admin, "CLIENT PAUSE 9223372036854775807");
+    both.ask(&mut admin, "PING");
+
+    let [real, ours] = both.ids(&mut client);
+    for (how, reply) in [("", ":0"), (" TIMEOUT", ":0"), (" ERROR", "-UNBLOCKED")] {
+        both.send(&mut client, "WAIT 1 0");
+        both.send(&mut client, "GET a");
+        let list = [&real, &ours].map(|id| format!("CLIENT LIST ID {id}"));
+        both.send_each(&mut admin, [&list[0], &list[1]]);
+        let (_, shown) = (admin.real.reply("CLIENT LIST"), both.ours.take_output(admin.ours).0);
+        assert!(String::from_utf8_lossy(&shown).contains(" flags=b "), "{}", shown.escape_ascii());
+        let unblock = [&real, &ours].map(|id| format!("CLIENT UNBLOCK {id}{how}"));
+        both.send_each(&mut admin, [&unblock[0], &unblock[1]]);
+        both.compare_replies(&mut admin, &[&unblock[0]]);
+        both.compare_replies(&mut client, &[reply, "GET a"]);
+        both.send_each(&mut admin, [&unblock[0], &unblock[1]]);
+        both.compare_replies(&mut admin, &["CLIENT UNBLOCK"]);
+    }
+
+    both.ask(&mut admin, "CONFIG SET maxclients 3");
+    let mut unwanted = Pair { real: both.real.connect(), ours: both.ours.connect() };
+    both.compare_replies(&mut unwanted, &["a connection too many"]);
+    unwanted.real.ends();
+    assert!(both.ours.take_output(unwanted.ours).1, "it ends");
+    both.ours.disconnect(unwanted.ours);
+    both.ask(&mut admin, "CONFIG SET maxclients 4");
+    both.compare_counts(&mut admin);
+
+    // The subscriber and the connection that waits stay.
+    let mut subscriber = both.connect(&["HELLO 2", "SUBSCRIBE c"]);
+    both.send(&mut other, "WAIT 1 0");
+    both.ask(&mut admin, "CONFIG SET timeout 5");
+    both.ask(&mut client, "PING");
+    both.pass(4999);
+    both.ask(&mut admin, "PING");
+    both.pass(899);
+    assert!(!both.ours.take_output(client.ours).1, "the sixth second has not passed");
+    both.pass(1);
+    client.real.ends();
+    assert!(both.ours.take_output(client.ours).1, "it has");
+    both.ask(&mut admin, "PING");
+    both.ask(&mut subscriber, "PING");
+    assert!(!both.ours.take_output(other.ours).1, "it waits");
 }

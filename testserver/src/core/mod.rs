@@ -82,6 +82,7 @@
 //! - Keys that have expired are removed when they are looked up, or by [`Core::remove_expired`].
 //! - A slot has an owner by the map alone; without an owner for each slot, a node is down at once.
 
+mod clients;
 mod cluster;
 mod commands;
 mod glob;
@@ -97,11 +98,12 @@ mod store;
 pub use cluster::{ClusterMap, ExportedKey, SLOTS, slot_of};
 pub use replication::{Address, LogEntry, Message, Snapshot};
 pub use state::ConnectionId;
+pub(crate) use state::Settings;
 
 use commands::{Action, Call, Command, Outcome, Unknown};
 use resp::{Bytes, Reply, text_of};
 use script::Scripts;
-use state::{Connection, DATABASES, State};
+use state::{Connection, Counts, DATABASES, State};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -134,58 +136,44 @@ impl Core {
         Self { state, scripts, next_connection: 1 }
     }
 
-    /// Sets the clock, in microseconds since 1970. Answers connections whose wait is over: see
-    /// [`Core::next_deadline`].
+    /// Sets the clock, in microseconds since 1970. Answers connections whose wait is over, and ends
+    /// idle ones: see [`Core::next_deadline`].
     pub fn set_clock(&mut self, now: i64) {
         let mut state = self.state.borrow_mut();
         if state.now == 0 {
             state.started_at = now;
         }
         state.now = now;
+        state.end_by_clock();
         drop(state);
         self.end_waits();
     }
 
-    /// Opens a connection.
-    pub fn connect(&mut self) -> ConnectionId {
-        let id = ConnectionId(self.next_connection);
-        self.next_connection += 1;
-        let mut state = self.state.borrow_mut();
-        let (is_logged_in, now) = (state.password.is_empty(), state.now);
-        let connection = Connection {
-            is_logged_in,
-            connected_at: now,
-            last_used: now,
-            last_command: "NULL".to_owned(),
-            ..Connection::default()
-        };
-        state.connections.insert(id, connection);
-        state.connections_made += 1;
-        id
-    }
-
-    /// Forgets a connection that has ended.
-    pub fn disconnect(&mut self, id: ConnectionId) {
-        let mut state = self.state.borrow_mut();
-        state.connections.remove(&id);
-        state.replication.waits.remove(&id);
-    }
-
     /// Takes bytes from a connection, and runs the requests that they complete. Requests behind one
-    /// that waits for replicas wait too.
+    /// that waits for replicas, or for the end of a pause, wait too.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8]) {
-        let mut input = match self.state.borrow_mut().connections.get_mut(&id) {
-            Some(connection) => std::mem::take(&mut connection.input),
-            None => return,
-        };
+        let mut input = Vec::new();
+        {
+            let state = &mut *self.state.borrow_mut();
+            let Some(connection) = state.connections.get_mut(&id) else { return };
+            std::mem::swap(&mut connection.input, &mut input);
+            state.counts.bytes_in += bytes.len() as u64;
+        }
         input.extend_from_slice(bytes);
         let mut at = 0;
         while !self.is_closing(id) && !self.state.borrow().replication.waits.contains_key(&id) {
+            let start = at;
             match resp::take_request(&input, &mut at) {
                 Ok(Some(request)) if request.is_empty() => {}
-                Ok(Some(request)) => self.execute(id, &request),
+                Ok(Some(request)) => {
+                    if !self.execute(id, &request) {
+                        at = start;
+                        break;
+                    }
+                }
                 Ok(None) => break,
                 Err(error) => {
+                    self.state.borrow_mut().counts.add_error(&error);
                     self.answer(id, &Reply::Error(error));
                     self.with_connection(id, |connection| connection.is_closing = true);
                 }
@@ -193,19 +181,25 @@ impl Core {
         }
         input.drain(..at);
         self.with_connection(id, |connection| connection.input = input);
+        self.go_on();
     }
 
     /// Takes the bytes to send to a connection, and tells whether it ends after them.
     pub fn take_output(&mut self, id: ConnectionId) -> (Vec<u8>, bool) {
-        match self.state.borrow_mut().connections.get_mut(&id) {
-            Some(connection) => (std::mem::take(&mut connection.output), connection.is_closing),
-            None => (Vec::new(), true),
-        }
+        let state = &mut *self.state.borrow_mut();
+        let Some(connection) = state.connections.get_mut(&id) else { return (Vec::new(), true) };
+        state.counts.bytes_out += connection.output.len() as u64;
+        (std::mem::take(&mut connection.output), connection.is_closing)
     }
 
     /// Sets the password of the default user; empty for none.
     pub fn set_password(&mut self, password: &str) {
-        password.clone_into(&mut self.state.borrow_mut().password);
+        password.clone_into(&mut self.state.borrow_mut().settings.password);
+    }
+
+    /// Replaces all settings.
+    pub(crate) fn change_settings(&mut self, settings: Settings) {
+        self.state.borrow_mut().settings = settings;
     }
 
     /// Tells whether a client has asked the server to end.
@@ -221,8 +215,9 @@ impl Core {
         self.scripts = Scripts::new(Rc::clone(&self.state));
         let mut state = self.state.borrow_mut();
         state.connections.clear();
-        state.calls.clear();
-        state.connections_made = 0;
+        state.paused_until = None;
+        state.postponed.clear();
+        state.counts = Counts::default();
         state.run_id = state.random.run_id();
         let history = state.run_id.clone();
         state.replication.restart(history);
@@ -303,31 +298,34 @@ impl Core {
         self.with_connection(id, |connection| connection.send(reply));
     }
 
-    fn execute(&mut self, id: ConnectionId, args: &[Bytes]) {
-        let reply = self.outcome(id, args).unwrap_or_else(Reply::Error);
-        self.answer(id, &reply);
+    /// Answers a request; returns whether it need not wait for the end of a pause.
+    fn execute(&mut self, id: ConnectionId, args: &[Bytes]) -> bool {
+        let outcome = match self.admit(id, args) {
+            Ok(_) if self.state.borrow_mut().postpones(id) => return false,
+            Ok(command) => self.run(id, command, args),
+            Err(error) => Err(error),
+        };
+        self.answer(id, &outcome.unwrap_or_else(Reply::Error));
         let mut state = self.state.borrow_mut();
         state.replication.end_entry();
         let offset = state.replication.offset;
         state.connections.entry(id).and_modify(|connection| connection.offset = offset);
+        true
     }
 
-    fn outcome(&mut self, id: ConnectionId, args: &[Bytes]) -> Outcome {
-        let command = self.admit(id, args)?;
+    fn run(&mut self, id: ConnectionId, command: &'static Command, args: &[Bytes]) -> Outcome {
         match command.action {
             Action::Data(run) | Action::Control(run) => {
                 let mut state = self.state.borrow_mut();
-                state.admit(command)?;
                 state.run(command, args, |state| run(&mut Call { state, caller: id, args }))
             }
             Action::Script(run) => {
                 // A script's commands borrow the state for themselves.
-                self.state.borrow_mut().admit(command)?;
                 self.scripts.set_caller(id);
                 let outcome = run(&mut self.scripts, args);
                 let mut state = self.state.borrow_mut();
                 state.script_has_written = false;
-                state.count(command, &outcome);
+                state.count_script(command, &outcome, &self.scripts.take_failures());
                 outcome
             }
         }
@@ -342,19 +340,28 @@ impl Core {
         connection.last_used = now;
         state.database = connection.database;
         state.is_asking = std::mem::take(&mut connection.is_asking);
-        let command = commands::find(args, &state.mode);
-        let command = command.map_err(|unknown| unknown_command(&unknown, args))?;
+        let command = match commands::find(args, &state.mode) {
+            Ok(command) => command,
+            Err(Unknown::Subcommand { container }) if args.len() == 1 => {
+                return Err(state.rejected(container, commands::wrong_arity(container)));
+            }
+            Err(unknown) => {
+                let error = unknown_command(&unknown, args);
+                state.counts.add_error(&error);
+                return Err(error);
+            }
+        };
         connection.last_command = command.name.to_ascii_lowercase();
         let is_logged_in = connection.is_logged_in;
         let is_restricted = !connection.resp3 && connection.is_subscriber();
         if !command.takes(args.len()) {
-            return Err(state.rejected(command, commands::wrong_arity(command.name)));
+            return Err(state.rejected(command.name, commands::wrong_arity(command.name)));
         }
         if !is_logged_in && !["AUTH", "HELLO", "QUIT", "RESET"].contains(&command.name) {
-            return Err(state.rejected(command, "NOAUTH Authentication required.".to_owned()));
+            return Err(state.rejected(command.name, "NOAUTH Authentication required.".to_owned()));
         }
         if let Some(elsewhere) = state.elsewhere(command, args) {
-            return Err(state.rejected(command, elsewhere.error()));
+            return Err(state.rejected(command.name, elsewhere.error()));
         }
         const FOR_SUBSCRIBERS: &[&str] = &[
             "PING",
@@ -373,23 +380,20 @@ impl Core {
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT \
                  / RESET are allowed in this context"
             );
-            return Err(state.rejected(command, error));
+            return Err(state.rejected(command.name, error));
         }
         state.tidy();
+        state.admit(command)?;
         Ok(command)
     }
 }
 
 fn unknown_command(unknown: &Unknown, args: &[Bytes]) -> String {
     match unknown {
-        Unknown::Subcommand { container } => match args.get(1) {
-            None => commands::wrong_arity(container),
-            Some(subcommand) => {
-                let subcommand = &subcommand[..subcommand.len().min(128)];
-                let subcommand = text_of(subcommand);
-                format!("ERR unknown subcommand '{subcommand}'. Try {container} HELP.")
-            }
-        },
+        Unknown::Subcommand { container } => {
+            let subcommand = text_of(&args[1][..args[1].len().min(128)]);
+            format!("ERR unknown subcommand '{subcommand}'. Try {container} HELP.")
+        }
         Unknown::Command => {
             let name = text_of(&args[0][..args[0].len().min(128)]);
             let mut beginning = String::new();

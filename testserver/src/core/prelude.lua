@@ -1,7 +1,7 @@
 -- What scripts see, and how they run.
 -- ARGUMENTS: call and try_call (run a command; its error is raised, or returned as a table),
 --   sha1 (digest of a text), settled (an error as a script sees it), line (of the running script).
--- RETURNS: run(script, keys, args) -> true, value | false, error, line; and
+-- RETURNS: run(script, keys, args) -> true, value | false, error, line, is_counted; and
 --   compile(text, name) -> script | nil, error.
 local call, try_call, sha1, settled, line = ...
 local error, loadstring, next, pairs, pcall = error, loadstring, next, pairs, pcall
@@ -151,12 +151,12 @@ local function run(script, keys, args)
   rawset(globals, 'ARGV', args)
   local ok, value = xpcall(script, handler)
   if ok then
-    return true, value
+    return true, value, nil, false
   end
   if type(value) ~= 'table' then
-    return false, 'ERR ' .. tostring(value), failed_at
+    return false, 'ERR ' .. tostring(value), failed_at, false
   end
-  return false, value.err, failed_at
+  return false, value.err, failed_at, value.ignore_error_stats_update == true
 end
 
 local function compile(text, name)

@@ -394,22 +394,15 @@ impl Core {
         self.end_waits();
     }
 
-    /// Returns when [`Core::set_clock`] has something to do, in microseconds since 1970: a
-    /// connection has waited for long enough.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<i64> {
-        self.state.borrow().replication.waits.values().filter_map(|wait| wait.until).min()
-    }
-
     /// Answers the connections whose wait has ended, and runs what they have sent meanwhile.
     pub(super) fn end_waits(&mut self) {
         let ended = self.state.borrow().ended_waits();
         for (id, count) in &ended {
-            self.state.borrow_mut().replication.waits.remove(id);
             self.answer(*id, &Reply::count(*count));
+            let mut state = self.state.borrow_mut();
+            state.replication.waits.remove(id);
+            state.released.push(*id);
         }
-        for (id, _) in ended {
-            self.receive(id, &[]);
-        }
+        self.go_on();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::commands::{Action, Call, Outcome, find};
 use super::resp::{Bytes, Reply, bytes_of, text_of};
-use super::state::{ConnectionId, State};
+use super::state::{ConnectionId, Failures, State};
 use mlua::{Function, Lua, MultiValue, Table, Value};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,10 +17,14 @@ pub(crate) const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL
 /// What scripts see, and how they run. Redis does the same in C and in its own Lua.
 const PRELUDE: &str = include_str!("prelude.lua");
 
-/// The error of a command, on its way through a script.
+/// Why a command of a script has not run, on its way through the script.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-struct Refused(String);
+#[error("{text}")]
+struct Refused {
+    text: String,
+    /// Whether the error has been counted. One that names no command counts when it is sent.
+    is_counted: bool,
+}
 
 /// The known scripts, and the Lua that runs them.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub(crate) struct Scripts {
     known: HashMap<String, Function>,
     /// The connection whose script runs.
     caller: Rc<Cell<ConnectionId>>,
+    /// The errors of the last script.
+    failures: Failures,
 }
 
 impl Scripts {
@@ -46,24 +52,20 @@ impl Scripts {
         let (own_state, own_caller) = (Rc::clone(&state), Rc::clone(&caller));
         let call = lua.create_function(move |lua, args: MultiValue| {
             let reply = self::call(&mut own_state.borrow_mut(), own_caller.get(), args);
-            match reply {
-                Ok(Reply::Error(text)) | Err(text) => Err(mlua::Error::external(Refused(text))),
-                Ok(reply) => to_lua(lua, reply),
-            }
+            reply.map_err(mlua::Error::external).and_then(|reply| to_lua(lua, reply))
         })?;
         let own_caller = Rc::clone(&caller);
         let try_call = lua.create_function(move |lua, args: MultiValue| {
             let reply = self::call(&mut state.borrow_mut(), own_caller.get(), args);
-            to_lua(lua, reply.unwrap_or_else(Reply::Error))
+            reply.map_or_else(|error| error.to_lua(lua), |reply| to_lua(lua, reply))
         })?;
         let settled = lua.create_function(|lua, problem: Value| match problem {
             Value::Error(error) => {
                 let refused = error.chain().find_map(|cause| cause.downcast_ref::<Refused>());
-                field(
-                    lua,
-                    "err",
-                    &refused.map_or_else(|| format!("ERR {error}"), |it| it.0.clone()),
-                )
+                match refused {
+                    Some(refused) => refused.to_lua(lua),
+                    None => field(lua, "err", &format!("ERR {error}")),
+                }
             }
             problem => Ok(problem),
         })?;
@@ -85,7 +87,8 @@ impl Scripts {
         })?;
         let prelude = lua.load(PRELUDE).set_name("@prelude");
         let (run, compile) = prelude.call((call, try_call, digest, settled, line))?;
-        Ok(Self { lua, run, compile, known: HashMap::new(), caller })
+        let (known, failures) = (HashMap::new(), Failures::default());
+        Ok(Self { lua, run, compile, known, caller, failures })
     }
 
     /// Names the connection whose scripts run next.
@@ -136,26 +139,43 @@ impl Scripts {
         self.known.clear();
     }
 
+    /// Returns the errors that the last script has returned or raised.
+    pub(crate) fn take_failures(&mut self) -> Failures {
+        std::mem::take(&mut self.failures)
+    }
+
     /// Runs the script with the digest, and returns what it returns.
-    pub(crate) fn run(&self, digest: &str, keys: &[Bytes], args: &[Bytes]) -> Outcome {
+    ///
+    /// # Errors
+    ///
+    /// An error that has not been counted yet.
+    pub(crate) fn run(&mut self, digest: &str, keys: &[Bytes], args: &[Bytes]) -> Outcome {
         let Some(script) = self.known.get(digest) else {
             return Err(NO_SCRIPT.to_owned());
         };
         let outcome = (|| {
             let (keys, args) = (self.texts(keys)?, self.texts(args)?);
-            self.run.call::<(bool, Value, Option<i64>)>((script, keys, args))
+            self.run.call::<(bool, Value, Option<i64>, bool)>((script, keys, args))
         })();
         match outcome {
-            Ok((true, value, _)) => from_lua(value).map_err(|error| format!("ERR {error}")),
-            Ok((false, error, line)) => {
+            Ok((true, value, ..)) => {
+                let reply = from_lua(value, &mut self.failures);
+                reply.map_err(|error| format!("ERR {error}"))
+            }
+            Ok((false, error, line, is_counted)) => {
                 let error = match error {
                     Value::String(text) => text_of(&text.as_bytes()),
                     _ => "ERR the error of the script has no text".to_owned(),
                 };
-                Err(match line {
+                let error = match line {
                     Some(line) => format!("{error} script: {digest}, on {CHUNK}:{line}."),
                     None => error,
-                })
+                };
+                if !is_counted {
+                    return Err(error);
+                }
+                self.failures.counted += 1;
+                Ok(Reply::Error(error))
             }
             Err(error) => Err(format!("ERR {error}")),
         }
@@ -174,11 +194,29 @@ fn sha1(text: &[u8]) -> String {
     sha1_smol::Sha1::from(text).digest().to_string()
 }
 
+impl Refused {
+    /// Returns the error as scripts see it.
+    fn to_lua(&self, lua: &Lua) -> mlua::Result<Value> {
+        let table = lua.create_table_with_capacity(0, 2)?;
+        table.raw_set("err", lua.create_string(bytes_of(&self.text))?)?;
+        if self.is_counted {
+            table.raw_set("ignore_error_stats_update", true)?;
+        }
+        Ok(Value::Table(table))
+    }
+}
+
 /// Runs a command of a script.
-fn call(state: &mut State, caller: ConnectionId, args: MultiValue) -> Outcome {
+fn call(state: &mut State, caller: ConnectionId, args: MultiValue) -> Result<Reply, Refused> {
+    let words = words(args).map_err(|text| Refused { text: text.to_owned(), is_counted: false })?;
+    let reply = run_command(state, caller, &words);
+    reply.map_err(|text| Refused { text, is_counted: true })
+}
+
+/// Returns the arguments of a command as Redis reads them.
+fn words(args: MultiValue) -> Result<Vec<Bytes>, &'static str> {
     if args.is_empty() {
-        let text = "ERR Please specify at least one argument for this redis lib call";
-        return Err(text.to_owned());
+        return Err("ERR Please specify at least one argument for this redis lib call");
     }
     let words = args.iter().map(|arg| match arg {
         Value::String(text) => Some(text.as_bytes().to_vec()),
@@ -187,21 +225,28 @@ fn call(state: &mut State, caller: ConnectionId, args: MultiValue) -> Outcome {
         _ => None,
     });
     let words: Option<Vec<Bytes>> = words.collect();
-    let words = words.ok_or("ERR Lua redis lib command arguments must be strings or integers")?;
-    let command =
-        find(&words, &state.mode).map_err(|_| "ERR Unknown Redis command called from script")?;
+    words.ok_or("ERR Lua redis lib command arguments must be strings or integers")
+}
+
+fn run_command(state: &mut State, caller: ConnectionId, words: &[Bytes]) -> Outcome {
+    let Ok(command) = find(words, &state.mode) else {
+        let error = "ERR Unknown Redis command called from script";
+        state.counts.add_error(error);
+        return Err(error.to_owned());
+    };
+    let rejected = |state: &mut State, error: &str| state.rejected(command.name, error.to_owned());
     let Action::Data(run) = command.action else {
-        return Err("ERR This Redis command is not allowed from script".to_owned());
+        return Err(rejected(state, "ERR This Redis command is not allowed from script"));
     };
     if !command.takes(words.len()) {
-        return Err("ERR Wrong number of args calling Redis command from script".to_owned());
+        return Err(rejected(state, "ERR Wrong number of args calling Redis command from script"));
     }
     state.admit(command)?;
-    if let Some(elsewhere) = state.elsewhere(command, &words) {
-        return Err(elsewhere.error_in_script().to_owned());
+    if let Some(elsewhere) = state.elsewhere(command, words) {
+        return Err(rejected(state, elsewhere.error_in_script()));
     }
     state.script_has_written |= command.writes;
-    state.run(command, &words, |state| run(&mut Call { state, caller, args: &words }))
+    state.run(command, words, |state| run(&mut Call { state, caller, args: words }))
 }
 
 /// Returns a reply as scripts see it: numbers as numbers, nil as false, the rest as texts and
@@ -238,8 +283,8 @@ fn sequence(lua: &Lua, items: impl IntoIterator<Item = Reply>) -> mlua::Result<V
 }
 
 /// Returns what a script has returned as a reply: numbers without their fractions, arrays up to
-/// the first nil.
-fn from_lua(value: Value) -> mlua::Result<Reply> {
+/// the first nil. Notes the errors in it.
+fn from_lua(value: Value, failures: &mut Failures) -> mlua::Result<Reply> {
     Ok(match value {
         Value::Integer(number) => Reply::Integer(number),
         Value::Number(number) => Reply::Integer(whole(number)),
@@ -247,7 +292,12 @@ fn from_lua(value: Value) -> mlua::Result<Reply> {
         Value::Boolean(true) => Reply::Integer(1),
         Value::Table(table) => {
             if let Value::String(text) = table.raw_get::<Value>("err")? {
-                return Ok(Reply::Error(text_of(&text.as_bytes())));
+                let text = text_of(&text.as_bytes());
+                match table.raw_get("ignore_error_stats_update")? {
+                    Value::Boolean(true) => failures.counted += 1,
+                    _ => failures.new.push(text.clone()),
+                }
+                return Ok(Reply::Error(text));
             }
             if let Value::String(text) = table.raw_get::<Value>("ok")? {
                 return Ok(Reply::Status(text_of(&text.as_bytes()).replace(['\r', '\n'], " ")));
@@ -255,14 +305,16 @@ fn from_lua(value: Value) -> mlua::Result<Reply> {
             for name in ["double", "map", "set", "big_number", "verbatim_string"] {
                 if !table.raw_get::<Value>(name)?.is_nil() {
                     let text = format!("replies with the field '{name}'");
-                    return Ok(Reply::Error(super::commands::refusal(&text)));
+                    let refusal = super::commands::refusal(&text);
+                    failures.new.push(refusal.clone());
+                    return Ok(Reply::Error(refusal));
                 }
             }
             let mut items = Vec::new();
             for at in 1.. {
                 match table.raw_get::<Value>(at)? {
                     Value::Nil => break,
-                    item => items.push(from_lua(item)?),
+                    item => items.push(from_lua(item, failures)?),
                 }
             }
             Reply::Array(items)

@@ -83,6 +83,58 @@ pub(crate) struct Calls {
     pub(crate) failed: u64,
 }
 
+/// The settings that `CONFIG SET` changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The password of the default user; empty for none.
+    pub(crate) password: String,
+    /// The replicas that a write needs.
+    pub(crate) min_replicas: u32,
+    /// Whether the limit of memory is reached.
+    pub(crate) is_full: bool,
+    /// The greatest number of connections.
+    pub(crate) max_clients: u32,
+    /// The seconds after which an idle connection is closed; 0 for never.
+    pub(crate) timeout: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let password = String::new();
+        Self { password, min_replicas: 0, is_full: false, max_clients: 10_000, timeout: 0 }
+    }
+}
+
+/// What is counted until `CONFIG RESETSTAT`.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) calls: BTreeMap<&'static str, Calls>,
+    /// Errors by their code.
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) connections: u64,
+    pub(crate) rejected_connections: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+}
+
+impl Counts {
+    /// Counts an error, by its first word unless that is long.
+    pub(crate) fn add_error(&mut self, error: &str) {
+        let code =
+            error.split_once(' ').map(|(code, _)| code).filter(|code| code.chars().count() < 31);
+        *self.errors.entry(code.unwrap_or("ERR").to_owned()).or_default() += 1;
+    }
+}
+
+/// The errors of a script.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    /// Errors that the script has made.
+    pub(crate) new: Vec<String>,
+    /// The number of errors of commands, which count when they happen.
+    pub(crate) counted: u64,
+}
+
 /// All that commands read and change.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -96,17 +148,17 @@ pub(crate) struct State {
     pub(crate) now: i64,
     pub(crate) started_at: i64,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
-    pub(crate) connections_made: u64,
-    /// The password of the default user; empty for none.
-    pub(crate) password: String,
-    /// The replicas that a write needs.
-    pub(crate) min_replicas: u32,
-    /// Whether the limit of memory is reached.
-    pub(crate) is_full: bool,
+    pub(crate) settings: Settings,
+    /// The last millisecond of a pause, since 1970.
+    pub(crate) paused_until: Option<i64>,
+    /// The connections whose next request waits for the end of the pause.
+    pub(crate) postponed: BTreeSet<ConnectionId>,
+    /// The connections that have waited, and whose next requests may run.
+    pub(crate) released: Vec<ConnectionId>,
     /// Whether the running script has changed data. It may then take more memory.
     pub(crate) script_has_written: bool,
     pub(crate) replication: Replication,
-    pub(crate) calls: BTreeMap<&'static str, Calls>,
+    pub(crate) counts: Counts,
     /// Errors that take the place of a command, by the command's name in upper case.
     pub(crate) refusals: BTreeMap<String, String>,
     pub(crate) random: Random,
@@ -128,13 +180,13 @@ impl State {
             now: 0,
             started_at: 0,
             connections: BTreeMap::new(),
-            connections_made: 0,
-            password: String::new(),
-            min_replicas: 0,
-            is_full: false,
+            settings: Settings::default(),
+            paused_until: None,
+            postponed: BTreeSet::new(),
+            released: Vec::new(),
             script_has_written: false,
             replication,
-            calls: BTreeMap::new(),
+            counts: Counts::default(),
             refusals: BTreeMap::new(),
             random,
             run_id,
@@ -216,12 +268,13 @@ impl State {
     /// Fails, and counts the command, if it is refused.
     pub(crate) fn admit(&mut self, command: &'static Command) -> Result<(), String> {
         let refusal = self.refusal(command.name).or_else(|| self.refusal_of_writes(command));
-        refusal.map_or(Ok(()), |error| Err(self.rejected(command, error)))
+        refusal.map_or(Ok(()), |error| Err(self.rejected(command.name, error)))
     }
 
     /// Counts a command that is refused, and returns the error.
-    pub(crate) fn rejected(&mut self, command: &'static Command, error: String) -> String {
-        self.calls.entry(command.name).or_default().rejected += 1;
+    pub(crate) fn rejected(&mut self, command: &'static str, error: String) -> String {
+        self.counts.calls.entry(command).or_default().rejected += 1;
+        self.counts.add_error(&error);
         error
     }
 
@@ -232,18 +285,35 @@ impl State {
         if self.replication.master.is_some() {
             return Some("READONLY You can't write against a read only replica.".to_owned());
         }
-        if self.is_full && command.grows && !self.script_has_written {
+        if self.settings.is_full && command.grows && !self.script_has_written {
             return Some("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
         }
-        let lacks_replicas = self.replication.count_good(self.now) < self.min_replicas as usize;
+        let lacks_replicas =
+            self.replication.count_good(self.now) < self.settings.min_replicas as usize;
         lacks_replicas.then(|| "NOREPLICAS Not enough good replicas to write.".to_owned())
     }
 
-    /// Counts a command that has run.
-    pub(crate) fn count(&mut self, command: &'static Command, outcome: &Outcome) {
-        let calls = self.calls.entry(command.name).or_default();
+    /// Counts a command that has run, and its error.
+    fn count(&mut self, command: &'static Command, outcome: &Outcome) {
+        let calls = self.counts.calls.entry(command.name).or_default();
         calls.run += 1;
-        calls.failed += u64::from(matches!(outcome, Err(_) | Ok(Reply::Error(_))));
+        if let Err(error) = outcome {
+            calls.failed += 1;
+            self.counts.add_error(error);
+        }
+    }
+
+    /// Counts a script that has run. `failures` has what it returned.
+    pub(crate) fn count_script(
+        &mut self,
+        command: &'static Command,
+        outcome: &Outcome,
+        failures: &Failures,
+    ) {
+        self.count(command, outcome);
+        let calls = self.counts.calls.entry(command.name).or_default();
+        calls.failed += failures.counted + u64::from(!failures.new.is_empty());
+        failures.new.iter().for_each(|error| self.counts.add_error(error));
     }
 
     /// Returns the error that takes the place of a command, named as `CLIENT|ID`. A refusal of

@@ -17,6 +17,13 @@ impl<S: Read + Write> Connection<S> {
         self.stream.write_all(bytes).expect("the server reads");
     }
 
+    /// Waits until the server closes the connection, which has no reply.
+    #[allow(dead_code, reason = "one of the two tests that share this file uses it")]
+    pub(crate) fn ends(&mut self) {
+        let read = self.stream.read(&mut [0]).expect("the connection ends in time");
+        assert!(read == 0 && self.input.is_empty(), "a reply instead of the end");
+    }
+
     /// Returns the bytes of one reply or message. `to` says to what.
     pub(crate) fn reply(&mut self, to: &str) -> Vec<u8> {
         loop {

@@ -2,7 +2,7 @@
 
 use super::super::resp::{Bytes, Reply, text_of};
 use super::super::state::{Connection, ConnectionId, DATABASES, Mode, State};
-use super::{Call, Command, Outcome, SYNTAX, refusal, upper, wrong_arity};
+use super::{Call, Command, Outcome, SYNTAX, refusal, unfit_subcommand, upper, wrong_arity};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::control("AUTH", -2, auth),
@@ -12,16 +12,21 @@ pub(super) const COMMANDS: &[Command] = &[
     }),
     Command::control("CLIENT|ID", 2, |call| Ok(Reply::Integer(call.caller.0 as i64))),
     Command::control("CLIENT|INFO", 2, |call| {
-        let (caller, now) = (call.caller, call.state.now);
-        Ok(Reply::Verbatim(describe(caller, call.connection()?, now)))
+        let caller = call.caller;
+        call.connection()?;
+        Ok(Reply::Verbatim(describe(call.state, caller, &call.state.connections[&caller])))
     }),
     Command::control("CLIENT|KILL", -3, kill),
     Command::control("CLIENT|LIST", -2, list),
+    Command::control("CLIENT|PAUSE", -3, pause),
     Command::control("CLIENT|SETNAME", 3, |call| {
         let name = call.args[2].clone();
         set_name(call.connection()?, name)?;
         Ok(Reply::ok())
     }),
+    Command::control("CLIENT|UNBLOCK", -3, unblock),
+    // Also this waits for the end of a pause.
+    Command::control("CLIENT|UNPAUSE", 2, |_| Ok(Reply::ok())),
     Command::keyless("ECHO", 2, |call| Ok(Reply::bulk(call.args[1].clone()))),
     Command::control("HELLO", -1, hello),
     Command::keyless("PING", -1, ping),
@@ -53,7 +58,7 @@ fn set_name(connection: &mut Connection, name: Bytes) -> Result<(), String> {
 
 fn auth(call: &mut Call<'_>) -> Outcome {
     let (user, password) = match call.args {
-        [_, _] if call.state.password.is_empty() => {
+        [_, _] if call.state.settings.password.is_empty() => {
             let text = "ERR AUTH <password> called without any password configured for the \
                         default user. Are you sure your configuration is correct?";
             return Err(text.to_owned());
@@ -73,7 +78,8 @@ fn log_in(
     user: &[u8],
     password: &[u8],
 ) -> Result<(), String> {
-    let fits = state.password.is_empty() || state.password.as_bytes() == password;
+    let expected = &state.settings.password;
+    let fits = expected.is_empty() || expected.as_bytes() == password;
     if user != b"default" || !fits {
         let text = "WRONGPASS invalid username-password pair or user is disabled.";
         return Err(text.to_owned());
@@ -160,7 +166,7 @@ fn ping(call: &mut Call<'_>) -> Outcome {
 }
 
 fn reset(call: &mut Call<'_>) -> Outcome {
-    let needs_login = !call.state.password.is_empty();
+    let needs_login = !call.state.settings.password.is_empty();
     let connection = call.connection()?;
     *connection = Connection {
         is_logged_in: !needs_login,
@@ -188,8 +194,14 @@ fn select(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Returns a connection's line of `CLIENT LIST`.
-fn describe(id: ConnectionId, connection: &Connection, now: i64) -> String {
-    let seconds = |since: i64| (now - since).max(0) / 1_000_000;
+fn describe(state: &State, id: ConnectionId, connection: &Connection) -> String {
+    let seconds = |since: i64| (state.now - since).max(0) / 1_000_000;
+    let flags = match (connection.is_subscriber(), state.is_blocked(id)) {
+        (false, false) => "N",
+        (false, true) => "b",
+        (true, false) => "P",
+        (true, true) => "Pb",
+    };
     format!(
         "id={} addr=127.0.0.1:{} laddr=127.0.0.1:0 fd={} name={} age={} idle={} flags={} db={} \
          sub={} psub={} ssub={} multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
@@ -200,7 +212,7 @@ fn describe(id: ConnectionId, connection: &Connection, now: i64) -> String {
         String::from_utf8_lossy(&connection.name),
         seconds(connection.connected_at),
         seconds(connection.last_used),
-        if connection.is_subscriber() { "P" } else { "N" },
+        flags,
         connection.database,
         connection.channels.len(),
         connection.patterns.len(),
@@ -246,12 +258,62 @@ fn list(call: &mut Call<'_>) -> Outcome {
         }
         _ => return Err(SYNTAX.to_owned()),
     }
-    let now = call.state.now;
-    let lines = call.state.connections.iter().filter(|(id, connection)| {
+    let lines = call.state.clients().filter(|(id, connection)| {
         wanted_type.as_ref().is_none_or(|name| is_of_type(connection, name))
             && wanted_ids.as_ref().is_none_or(|ids| ids.contains(id))
     });
-    Ok(Reply::Verbatim(lines.map(|(id, connection)| describe(*id, connection, now)).collect()))
+    let lines = lines.map(|(id, connection)| describe(call.state, id, connection));
+    Ok(Reply::Verbatim(lines.collect()))
+}
+
+fn pause(call: &mut Call<'_>) -> Outcome {
+    if call.len() > 4 {
+        return Err(unfit_subcommand("CLIENT", &call.args[1]));
+    }
+    match &*call.upper(3) {
+        "" if call.len() == 3 => {}
+        "ALL" => {}
+        "WRITE" => return Err(refusal("CLIENT PAUSE WRITE")),
+        _ => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".to_owned()),
+    }
+    let time = super::number::parse_integer(&call.args[2]);
+    let time = time.ok_or("ERR timeout is not an integer or out of range")?;
+    if time < 0 {
+        return Err("ERR timeout is negative".to_owned());
+    }
+    // A time that does not fit is in the past, as in C.
+    let end = call.now().wrapping_add(time);
+    if end >= call.now() {
+        call.state.paused_until = Some(end);
+    }
+    Ok(Reply::ok())
+}
+
+/// Ends the wait of another connection.
+fn unblock(call: &mut Call<'_>) -> Outcome {
+    let is_error = match (&*call.upper(3), call.len()) {
+        ("", 3) | ("TIMEOUT", 4) => false,
+        ("ERROR", 4) => true,
+        (_, 4) => return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".to_owned()),
+        _ => return Err(unfit_subcommand("CLIENT", &call.args[1])),
+    };
+    let id = u64::try_from(call.integer(2)?).map(ConnectionId);
+    let State { connections, replication, counts, released, .. } = &mut *call.state;
+    let waits = id.ok().and_then(|id| Some((id, replication.waits.remove(&id)?)));
+    let Some((id, wait)) = waits else { return Ok(Reply::Integer(0)) };
+    let reply = if is_error {
+        let error = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+        counts.add_error(error);
+        counts.calls.entry("CLIENT|UNBLOCK").or_default().failed += 1;
+        Reply::Error(error.to_owned())
+    } else {
+        Reply::count(replication.count(wait.offset))
+    };
+    // Redis counts a failure either way.
+    counts.calls.entry("WAIT").or_default().failed += 1;
+    connections.entry(id).and_modify(|connection| connection.send(&reply));
+    released.push(id);
+    Ok(Reply::Integer(1))
 }
 
 fn kill(call: &mut Call<'_>) -> Outcome {

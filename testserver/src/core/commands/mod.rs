@@ -142,8 +142,11 @@ impl Command {
 #[derive(Debug)]
 pub(crate) enum Unknown {
     Command,
-    Subcommand { container: String },
+    Subcommand { container: &'static str },
 }
+
+/// The commands that only have subcommands.
+const CONTAINERS: &[&str] = &["CLIENT", "CLUSTER", "CONFIG", "PUBSUB", "SCRIPT", "SENTINEL"];
 
 /// Finds the command that the arguments name. A sentinel has few of them.
 ///
@@ -181,12 +184,11 @@ pub(crate) fn find(args: &[Bytes], mode: &Mode) -> Result<&'static Command, Unkn
     if let Some(command) = table.get(&*name) {
         return Ok(command);
     }
-    if !["CLIENT", "CLUSTER", "CONFIG", "PUBSUB", "SCRIPT", "SENTINEL"].contains(&&*name) {
-        return Err(Unknown::Command);
-    }
+    let container = CONTAINERS.iter().find(|container| **container == name);
+    let container = container.ok_or(Unknown::Command)?;
     let subcommand = args.get(1).map(|arg| upper(arg)).unwrap_or_default();
     let found = table.get(&*format!("{name}|{subcommand}")).copied();
-    found.ok_or(Unknown::Subcommand { container: name })
+    found.ok_or(Unknown::Subcommand { container })
 }
 
 /// One call of a command, by a connection or by a script.

@@ -67,7 +67,7 @@ fn wait(call: &mut Call<'_>) -> Outcome {
 
 /// Returns the section of `INFO`.
 pub(super) fn section(state: &mut State) -> String {
-    let (now, min_replicas) = (state.now, state.min_replicas);
+    let (now, min_replicas) = (state.now, state.settings.min_replicas);
     let replication = &state.replication;
     let mut text = match &replication.master {
         None => "role:master\r\n".to_owned(),

@@ -2,13 +2,14 @@
 
 use super::super::glob;
 use super::super::resp::{Bytes, Reply};
-use super::super::state::{Mode, State};
+use super::super::state::{Calls, Counts, Mode, Settings, State};
 use super::{Call, Command, Outcome, SYNTAX, VERSION, refusal, upper};
+use std::collections::BTreeSet;
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::control("CONFIG|GET", -3, settings),
     Command::control("CONFIG|RESETSTAT", 2, |call| {
-        call.state.calls.clear();
+        call.state.counts = Counts::default();
         Ok(Reply::ok())
     }),
     Command::control("CONFIG|SET", -4, change_settings),
@@ -41,7 +42,6 @@ const FIXED: &[(&str, &str)] = &[
     ("maxmemory-policy", "noeviction"),
     ("min-replicas-max-lag", "10"),
     ("save", ""),
-    ("timeout", "0"),
 ];
 
 /// The only limit of memory in bytes that the server takes: it is always reached.
@@ -49,13 +49,17 @@ const FULL: &str = "1";
 
 fn settings(call: &mut Call<'_>) -> Outcome {
     let patterns: Vec<Bytes> = call.args[2..].iter().map(|it| it.to_ascii_lowercase()).collect();
-    let replicas = call.state.min_replicas.to_string();
+    let settings = &call.state.settings;
+    let numbers = [settings.max_clients, settings.min_replicas, settings.timeout];
+    let [max_clients, min_replicas, timeout] = numbers.map(|number| number.to_string());
     let is_node = if matches!(call.state.mode, Mode::Cluster(_)) { "yes" } else { "no" };
     let own = [
         ("cluster-enabled", is_node),
-        ("maxmemory", if call.state.is_full { FULL } else { "0" }),
-        ("min-replicas-to-write", &*replicas),
-        ("requirepass", &*call.state.password),
+        ("maxclients", &*max_clients),
+        ("maxmemory", if settings.is_full { FULL } else { "0" }),
+        ("min-replicas-to-write", &*min_replicas),
+        ("requirepass", &*settings.password),
+        ("timeout", &*timeout),
     ];
     let all = FIXED.iter().copied().chain(own);
     let fits = |name: &str| patterns.iter().any(|pattern| glob::fits(pattern, name.as_bytes()));
@@ -65,30 +69,53 @@ fn settings(call: &mut Call<'_>) -> Outcome {
 
 fn change_settings(call: &mut Call<'_>) -> Outcome {
     let (pairs, []) = call.args[2..].as_chunks::<2>() else { return Err(SYNTAX.to_owned()) };
-    let (mut password, mut min_replicas, mut is_full) = (None, None, None);
+    // All settings change, or none.
+    let (mut settings, mut names) = (call.state.settings.clone(), BTreeSet::new());
     for [name, value] in pairs {
-        let (name, value) = (upper(name).to_ascii_lowercase(), String::from_utf8_lossy(value));
-        match &*name {
-            "maxmemory" if matches!(&*value, "0" | FULL) => is_full = Some(&*value == FULL),
-            "requirepass" => password = Some(value.into_owned()),
-            "min-replicas-to-write" => {
-                let problem = "argument couldn't be parsed into an integer";
-                min_replicas = Some(value.parse().map_err(|_| {
-                    format!(
-                        "ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}"
-                    )
-                })?);
-            }
-            _ if FIXED.contains(&(&*name, &*value)) => {}
-            _ => return Err(refusal(&format!("another value of the setting '{name}'"))),
+        let name = upper(name).to_ascii_lowercase();
+        settings.set(&name, &String::from_utf8_lossy(value))?;
+        if !names.insert(name.clone()) {
+            return Err(unset(&name, "duplicate parameter"));
         }
     }
-    // All settings change, or none.
-    let state = &mut *call.state;
-    state.password = password.unwrap_or(std::mem::take(&mut state.password));
-    state.min_replicas = min_replicas.unwrap_or(state.min_replicas);
-    state.is_full = is_full.unwrap_or(state.is_full);
+    call.state.settings = settings;
     Ok(Reply::ok())
+}
+
+/// Returns why `CONFIG SET` has failed.
+fn unset(name: &str, problem: &str) -> String {
+    format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}")
+}
+
+impl Settings {
+    /// Changes a setting.
+    ///
+    /// # Errors
+    ///
+    /// The value is wrong, or the server does not have it.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        const MOST: u32 = i32::MAX as u32;
+        match name {
+            "maxclients" => self.max_clients = number(name, value, 1, u32::MAX)?,
+            "maxmemory" if matches!(value, "0" | FULL) => self.is_full = value == FULL,
+            "min-replicas-to-write" => self.min_replicas = number(name, value, 0, MOST)?,
+            "requirepass" => value.clone_into(&mut self.password),
+            "timeout" => self.timeout = number(name, value, 0, MOST)?,
+            _ if FIXED.contains(&(name, value)) => {}
+            _ => return Err(refusal(&format!("another value of the setting '{name}'"))),
+        }
+        Ok(())
+    }
+}
+
+/// Reads the value of a setting between two bounds.
+fn number(name: &str, value: &str, least: u32, most: u32) -> Result<u32, String> {
+    let parsed = super::number::parse_integer(value.as_bytes())
+        .ok_or_else(|| unset(name, "argument couldn't be parsed into an integer"))?;
+    let fitting = u32::try_from(parsed).ok().filter(|it| (least..=most).contains(it));
+    fitting.ok_or_else(|| {
+        unset(name, &format!("argument must be between {least} and {most} inclusive"))
+    })
 }
 
 /// Writes the lines of a section.
@@ -99,13 +126,14 @@ fn info(call: &mut Call<'_>) -> Outcome {
     let names = |name: &str| wanted.iter().any(|wanted| wanted == name);
     let (all, default) =
         (names("ALL") || names("EVERYTHING"), wanted.is_empty() || names("DEFAULT"));
-    let sections: [(&str, Section); 8] = [
+    let sections: [(&str, Section); 9] = [
         ("Server", server),
         ("Clients", clients),
         ("Persistence", |_| "loading:0\r\naof_enabled:0\r\n".to_owned()),
         ("Stats", stats),
         ("Replication", super::replication::section),
         ("Commandstats", command_stats),
+        ("Errorstats", error_stats),
         ("Cluster", |state| {
             format!("cluster_enabled:{}\r\n", u8::from(matches!(state.mode, Mode::Cluster(_))))
         }),
@@ -137,22 +165,27 @@ fn server(state: &mut State) -> String {
 
 fn clients(state: &mut State) -> String {
     format!(
-        "connected_clients:{}\r\nblocked_clients:{}\r\n",
-        state.connections.len(),
+        "connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:{}\r\n",
+        state.clients().count(),
+        state.settings.max_clients,
         state.replication.waits.len()
     )
 }
 
 fn stats(state: &mut State) -> String {
-    let commands: u64 = state.calls.values().map(|calls| calls.run).sum();
+    let counts = &state.counts;
+    let commands: u64 = counts.calls.values().map(|calls| calls.run).sum();
+    let errors: u64 = counts.errors.values().sum();
     format!(
-        "total_connections_received:{}\r\ntotal_commands_processed:{commands}\r\n",
-        state.connections_made
+        "total_connections_received:{}\r\ntotal_commands_processed:{commands}\r\n\
+         total_net_input_bytes:{}\r\ntotal_net_output_bytes:{}\r\n\
+         rejected_connections:{}\r\ntotal_error_replies:{errors}\r\n",
+        counts.connections, counts.bytes_in, counts.bytes_out, counts.rejected_connections
     )
 }
 
 fn command_stats(state: &mut State) -> String {
-    let line = |(name, calls): (&&str, &super::super::state::Calls)| {
+    let line = |(name, calls): (&&str, &Calls)| {
         // The clock stands still while a command runs.
         format!(
             "cmdstat_{}:calls={},usec=0,usec_per_call=0.00,rejected_calls={},failed_calls={}\r\n",
@@ -162,7 +195,14 @@ fn command_stats(state: &mut State) -> String {
             calls.failed
         )
     };
-    state.calls.iter().map(line).collect()
+    state.counts.calls.iter().map(line).collect()
+}
+
+fn error_stats(state: &mut State) -> String {
+    let line = |(code, count): (&String, &u64)| {
+        format!("errorstat_{}:count={count}\r\n", code.replace(['#', ':', '\r', '\n'], "_"))
+    };
+    state.counts.errors.iter().map(line).collect()
 }
 
 fn keyspace(state: &mut State) -> String {
