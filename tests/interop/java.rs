@@ -69,7 +69,17 @@ impl Java {
         };
         let mut command = Command::new("java");
         command
-            .args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-cp", path])
+            .args([
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                "-XX:+IgnoreUnrecognizedVMOptions",
+            ])
+            .args([concat!(
+                "-XX:SharedArchiveFile=",
+                env!("CARGO_MANIFEST_DIR"),
+                "/target/interop/classes.jsa"
+            )])
+            .args(["-cp", path])
             .args(["Driver", place, &watchdog.as_millis().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -109,12 +119,13 @@ impl Java {
         answer.unwrap_or_else(|error| panic!("{thread} {order}: {error}"))
     }
 
-    /// Returns whether a Java thread sleeps in a wait for a lock.
+    /// Returns whether a Java thread sleeps in a wait for a message.
     ///
-    /// Redisson subscribes and asks once more before that. A message for all waiters, as the
-    /// release of a write lock sends, wakes only the threads that sleep by then.
+    /// Redisson subscribes and asks once more before that. So until then a thread may get what it
+    /// waits for without a message, and a message for all waiters, as the release of a write lock
+    /// sends, wakes only the threads that sleep.
     pub fn is_parked(&self, thread: &str) -> bool {
-        self.does("watcher", &format!("parked {thread}")) == "true"
+        self.does(&format!("watcher-{thread}"), &format!("parked {thread}")) == "true"
     }
 
     pub fn kill(mut self) {

@@ -63,12 +63,10 @@ impl Redisson {
         answer.expect_err("Redisson throws")
     }
 
-    /// Gives an order that waits to a thread; blocks until Java has subscribed to the channel.
+    /// Gives an order that waits to a thread; blocks until the thread sleeps.
     pub fn waits(&self, thread: &str, order: &str, name: &str) -> Ordered {
         let ordered = self.java.order(thread, &with_name(order, name));
-        let channel = channel_of(order, name);
-        eventually("Java subscribes", || self.server.numsub(&channel) > 0);
-        assert!(ordered.is_open(), "{order} waits");
+        eventually("Java waits", || self.java.is_parked(thread));
         ordered
     }
 

@@ -15,6 +15,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
+import org.redisson.misc.ReclosableLatch;
 
 /**
  * Executes orders from standard input, one per line: {@code THREAD VERB KIND NAME ARGUMENT...}.
@@ -28,6 +29,10 @@ import org.redisson.config.Config;
  * {@code MASTER=}, those of the sentinels of the master with that name.
  */
 public final class Driver {
+    /** What Redisson's threads sleep in until a message: those of a latch in the second one. */
+    private static final List<String> WAITS =
+        List.of(Semaphore.class.getName(), ReclosableLatch.class.getName());
+
     private final RedissonClient[] clients;
     private final Map<String, ExecutorService> threads = new HashMap<>();
     private final Synchronizers synchronizers;
@@ -107,7 +112,7 @@ public final class Driver {
         return Thread.getAllStackTraces().entrySet().stream()
             .filter(thread -> thread.getKey().getName().equals(label))
             .flatMap(thread -> Arrays.stream(thread.getValue()))
-            .anyMatch(frame -> frame.getClassName().equals(Semaphore.class.getName()));
+            .anyMatch(frame -> WAITS.contains(frame.getClassName()));
     }
 
     private static List<String> arguments(String[] words) {
