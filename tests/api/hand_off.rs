@@ -1,7 +1,9 @@
 //! Local hand-off: a hold passes from thread to thread of one process without a command.
 
 use crate::harness::process::{self, Role};
-use crate::harness::{ChildProcess, Server, StopsOnDrop, eventually, join, owner, sleeping};
+use crate::harness::{
+    ChildProcess, Server, StopsOnDrop, eventually, join, or_too_late, owner, sleeping,
+};
 use leasehold::{Builder, CancelToken, Client, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -247,7 +249,7 @@ fn deadlines_and_cancellations_during_a_hand_off_leave_no_hold() -> Result<()> {
                 let token = CancelToken::new();
                 let lock = client.lock("a").with_cancel(&token);
                 let canceller = (turn % 5 == 0).then(|| thread::spawn(move || token.cancel()));
-                match lock.try_lock_for(wait) {
+                match or_too_late(lock.try_lock_for(wait)) {
                     Ok(Some(guard)) if turn % 2 == 0 => guard.unlock()?,
                     Ok(guard) => drop(guard),
                     Err(error) => assert!(error.is_cancelled(), "{error:?}"),

@@ -159,7 +159,7 @@ fn a_call_that_gives_up_reports_its_wait() -> Result<()> {
     let holder = client.lock("a").lock_owned()?;
     let (recorder, recording) = recorder();
     let lock = client.lock("a").with_events(recorder);
-    assert!(lock.try_lock_for(Duration::from_millis(20))?.is_none());
+    assert!(lock.try_lock_for(Duration::from_millis(300))?.is_none());
     let waited = recording.waited();
     assert_eq!((waited.hold, waited.acquired), (None, false));
 

@@ -185,11 +185,11 @@ fn a_nested_call_makes_a_fixed_lease_a_renewed_one_under_the_same_limit() -> Res
 fn a_fixed_lease_longer_than_the_limit_is_reported_and_stays() -> Result<()> {
     let server = Server::start();
     let (client, events) = watched(&server, BRISK);
-    let lock = client.lock("a").with_max_hold(LIMIT);
-    let guard = lock.clone().with_lease(BRISK).lock()?;
+    let lock = client.lock("a");
+    let guard = lock.clone().with_max_hold(LIMIT).with_lease(BRISK).lock()?;
     becomes_overdue_and_is_lost(&events, "a");
     drop(guard);
-    let guard = lock.with_lease(LIMIT / 2).lock()?;
+    let guard = lock.with_max_hold(BRISK).with_lease(LIMIT).lock()?;
     assert!(guard.wait_lost(NEVER));
     let (lost, before) = events.until_lost();
     assert_eq!(lost.reason, LostReason::Expired);

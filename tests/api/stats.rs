@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_millis(50);
+const SHORT: Duration = Duration::from_millis(200);
 
 /// A watchdog time-out that passes several times in a test.
 const BRISK: Duration = Duration::from_millis(1500);

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(60);
 /// Checks in a row without a new request after which a waiter counts as asleep.
 ///

@@ -1,6 +1,6 @@
 //! Waiting: the queue of one process, messages, polls, and waits that end without the lock.
 
-use crate::harness::{Peer, Server, eventually, join, sleeping};
+use crate::harness::{Peer, Server, eventually, join, or_too_late, sleeping};
 use leasehold::{CancelToken, Client, Result};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -278,7 +278,7 @@ fn deadlines_that_pass_during_a_release_leave_no_hold() -> Result<()> {
         thread::spawn(move || {
             for turn in 0..60 {
                 let wait = Duration::from_micros((seed * 977 + turn * 461) % 3000);
-                if let Some(guard) = lock.try_lock_for(wait)? {
+                if let Some(guard) = or_too_late(lock.try_lock_for(wait))? {
                     thread::yield_now();
                     if turn % 2 == 0 { drop(guard) } else { guard.unlock()? }
                 }

@@ -84,11 +84,15 @@ const RUNS: usize = 5;
 #[ignore = "needs a build with seeded faults: script/seeded makes it and runs this test"]
 fn seeded_faults_are_found_by_their_tests() {
     let one = std::env::var("LEASEHOLD_SEEDED_FAULT").ok();
-    for (fault, test) in SEEDED.iter().filter(|(fault, _)| one.as_ref().is_none_or(|f| f == fault))
-    {
-        assert!(passes(test, ""), "{test} fails without {fault}");
-        assert!((0..RUNS).any(|_| !passes(test, fault)), "{test} does not find {fault}");
-    }
+    let wanted = SEEDED.iter().filter(|(fault, _)| one.as_ref().is_none_or(|f| f == fault));
+    thread::scope(|scope| {
+        for (fault, test) in wanted {
+            scope.spawn(move || {
+                assert!(passes(test, ""), "{test} fails without {fault}");
+                assert!((0..RUNS).any(|_| !passes(test, fault)), "{test} does not find {fault}");
+            });
+        }
+    });
 }
 
 /// Runs a test in another process, with a seeded fault. Returns whether the test passes.

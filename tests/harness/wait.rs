@@ -64,6 +64,11 @@ pub fn in_time<T>(what: &str, thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().expect("no panic")
 }
 
+/// Returns `None` in the place of a time-out: a call with little time may end before its answer.
+pub fn or_too_late<T>(outcome: leasehold::Result<Option<T>>) -> leasehold::Result<Option<T>> {
+    outcome.or_else(|error| if error.is_timeout() { Ok(None) } else { Err(error) })
+}
+
 /// The number of checks, a millisecond apart, that must find the same sleep.
 const CHECKS: u32 = 15;
 

@@ -4,7 +4,7 @@
 
 use crate::harness::process::alone;
 use crate::harness::spawned::Spawned;
-use crate::harness::{Server, eventually, join, sleeping};
+use crate::harness::{Server, eventually, join, or_too_late, sleeping};
 use leasehold::kind::LockKind;
 use leasehold::{CancelToken, Client, Lock, LostReason, MultiLock, RedLock, Result, Stats};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_millis(50);
+const SHORT: Duration = Duration::from_millis(200);
 
 /// A watchdog time-out that passes several times in a test.
 const BRISK: Duration = Duration::from_millis(1500);
@@ -146,11 +146,7 @@ fn work<K: LockKind>(lock: &Lock<K>, number: usize) -> Result<()> {
     match number % 3 {
         0 => drop(lock.lock()?),
         1 => drop(lock.try_lock()?),
-        // The time may end before the server answers.
-        _ => drop(
-            lock.try_lock_for(Duration::from_millis(1))
-                .or_else(|error| if error.is_timeout() { Ok(None) } else { Err(error) })?,
-        ),
+        _ => drop(or_too_late(lock.try_lock_for(Duration::from_millis(1)))?),
     }
     Ok(())
 }

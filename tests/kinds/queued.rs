@@ -388,7 +388,7 @@ fn a_call_that_is_cancelled_or_times_out_leaves_the_queue() {
     let cancelled = QueueWaiter::queued(&server, &lock.clone().with_cancel(&token));
     let staying = QueueWaiter::queued(&server, &lock);
     let before = places(&server, "a");
-    assert!(lock.try_lock_for(Duration::from_millis(50)).expect("a reply").is_none());
+    assert!(lock.try_lock_for(Duration::from_millis(300)).expect("a reply").is_none());
     eventually("the call has left", || places(&server, "a") == before);
     token.cancel();
     assert!(cancelled.fails().is_cancelled());
