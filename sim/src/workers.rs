@@ -21,8 +21,9 @@ const STEPS: u64 = 4;
 const STEPPED: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_secs(3600);
 
-/// The time in which an ended worker leaves no task and no connection.
-const ENDED: Duration = Duration::from_secs(20);
+/// The time in which an ended worker leaves no task and no connection. The thread of observers finds
+/// within 30 s that the last one is dropped.
+const ENDED: Duration = Duration::from_secs(45);
 
 /// The most tasks of a process for each of its clients, and the most when it is idle.
 const MOST_TASKS: usize = 40;
