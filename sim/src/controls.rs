@@ -358,9 +358,9 @@ fn search_ends_early(seed: u64) -> Plan {
     Plan { span: Duration::from_secs(6), ..plan }
 }
 
-/// Another name is in use every few milliseconds.
+/// Other names are in use every few milliseconds, for a while.
 fn names_kept(seed: u64) -> Plan {
-    Plan { faults: vec![Fault::Quiet], ..Plan::waits(Layout::One, seed, SPAN) }
+    Plan { faults: vec![Fault::Quiet], ..Plan::waits(Layout::One, seed, 5 * SPAN) }
 }
 
 /// Heartbeats bring grants whose messages come while the lock is released.
@@ -401,14 +401,17 @@ fn no_pauses(seed: u64) -> Plan {
     plain(seed, faults, |work| Work { threads: 4, longest: [Duration::from_secs(1); 2], ..work })
 }
 
-/// Servers refuse writes while calls wait.
+/// Servers refuse writes long after the start of waits. No caller is behind another one of its
+/// process.
 fn refusal_ends_waits(seed: u64) -> Plan {
-    plain(seed, vec![Fault::LackReplicas], |work| Work {
-        threads: 4,
+    let plan = plain(seed, vec![Fault::LackReplicas], |work| Work {
+        workers: 8,
+        threads: 1,
         locks: 1,
         longest: [Duration::from_secs(1); 2],
         ..work
-    })
+    });
+    Plan { quiet: 6000..8000, ..plan }
 }
 
 /// Returns a plan for plain semaphores whose calls get no reply at times.

@@ -30,7 +30,7 @@ pub enum Event {
     Valid,
     /// A check finds the hold over, though the worker has not released it.
     Lost,
-    /// The worker has extended the hold by its fixed lease.
+    /// The worker has extended the hold by its fixed lease, or has tried to extend a red lock.
     Extended,
     /// The worker is about to release the hold.
     Ends,
