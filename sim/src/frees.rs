@@ -3,15 +3,21 @@
 //! A history does not show when a lock is free. The servers of the simulation do: each looks at the
 //! awaited locks after every request. So a wait beside a free lock is seen, whoever else may have
 //! held the lock by what the history shows.
+//!
+//! Not watched: majority locks, which a server may keep for an attempt that failed at the others;
+//! fair locks, which a live waiter that does not answer may leave free for a while; semaphores.
 
 use crate::deployment::Deployment;
 use crate::plan::Layout;
-use crate::record::{Event, Record};
+use crate::record::{Event, Record, Request, millis};
 use crate::system::{Nanos, now};
 use leasehold_testserver::core::Core;
 use simulated::net::ServerId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The time in milliseconds that stands for a key that does not expire.
+const LONG: u64 = 1_000_000_000;
 
 /// A call by worker and attempt.
 type Call = (usize, u64);
@@ -20,9 +26,11 @@ type Call = (usize, u64);
 #[derive(Default)]
 struct Awaited {
     callers: BTreeSet<Call>,
-    /// The servers that have the lock, replicas and former masters included.
-    servers: BTreeSet<ServerId>,
-    /// Since when no server has had the lock.
+    /// The moment at which the lock expires on each server that has it, replicas included.
+    expiries: BTreeMap<ServerId, Nanos>,
+    /// The last moment at which a serving server had the lock.
+    kept_until: Nanos,
+    /// Since when no serving server has had the lock.
     free_since: Option<Nanos>,
 }
 
@@ -39,10 +47,12 @@ thread_local! {
     static FREES: RefCell<Frees> = RefCell::default();
 }
 
+/// Whether the waits of a call are bounded by what the servers show.
+fn is_watched(request: &Request) -> bool {
+    request.capacity() == 1 && !request.is_latch() && !request.is_fair()
+}
+
 /// Begins a run with these servers.
-///
-/// With a majority lock, a server may keep the lock for an attempt that failed at the others. So
-/// these locks are not watched.
 pub fn watch(deployment: &Deployment, layout: Layout) {
     let deployment = (layout != Layout::Five).then(|| deployment.clone());
     FREES.set(Frees { deployment, ..Frees::default() });
@@ -52,7 +62,7 @@ pub fn watch(deployment: &Deployment, layout: Layout) {
 pub fn note(worker: usize, record: &Record) {
     let call = (worker, record.attempt);
     match &record.event {
-        Event::Asks(request) if request.max_wait > 0 && request.capacity() == 1 => {
+        Event::Asks(request) if request.max_wait > 0 && is_watched(request) => {
             begin(&request.lock, call);
         }
         Event::Granted { .. } | Event::Done | Event::Refused | Event::Failed(_) => end(call),
@@ -60,21 +70,27 @@ pub fn note(worker: usize, record: &Record) {
     }
 }
 
+/// Notes that a worker has been killed.
+pub fn note_killed(worker: usize) {
+    let of_worker = |frees: &mut Frees| {
+        let calls = frees.calls.keys().filter(|call| call.0 == worker);
+        calls.copied().collect::<Vec<Call>>()
+    };
+    FREES.with_borrow_mut(of_worker).into_iter().for_each(end);
+}
+
 fn begin(lock: &str, call: Call) {
     let Some(deployment) = FREES.with_borrow(|frees| frees.deployment.clone()) else { return };
     let is_new = FREES.with_borrow_mut(|frees| {
         frees.calls.insert(call, lock.to_owned());
-        let awaited = frees.awaited.entry(lock.to_owned()).or_default();
-        awaited.callers.insert(call) && awaited.callers.len() == 1
+        let unknown = || Awaited { kept_until: now(), ..Awaited::default() };
+        let awaited = frees.awaited.entry(lock.to_owned()).or_insert_with(unknown);
+        awaited.callers.insert(call);
+        awaited.callers.len() == 1
     });
     if is_new {
-        let servers = deployment.servers();
-        let has = servers.iter().filter(|it| it.has(lock)).map(|it| it.id).collect();
-        FREES.with_borrow_mut(|frees| {
-            let awaited = frees.awaited.get_mut(lock).expect("it has a caller");
-            awaited.servers = has;
-            awaited.free_since = awaited.servers.is_empty().then(now);
-        });
+        // Each server looks.
+        deployment.servers().iter().for_each(|server| server.with_core(|_| ()));
     }
 }
 
@@ -93,17 +109,28 @@ fn end(call: Call) {
 /// Looks at the awaited locks of a server that has just done something.
 pub fn look(server: ServerId, core: &mut Core) {
     FREES.with_borrow_mut(|frees| {
-        let Frees { awaited, free, .. } = frees;
+        let Frees { deployment: Some(deployment), awaited, free, .. } = frees else { return };
+        if awaited.is_empty() {
+            return;
+        }
+        let serving = deployment.serving_ids();
         for (lock, awaited) in awaited {
-            let has = core.has(0, lock.as_bytes());
-            let is_changed = match has {
-                true => awaited.servers.insert(server),
-                false => awaited.servers.remove(&server),
-            };
-            if is_changed && awaited.servers.is_empty() {
-                awaited.free_since = Some(now());
-            } else if let Some(since) = awaited.free_since.take_if(|_| has) {
-                free.entry(lock.clone()).or_default().push((since, now()));
+            match core.remaining(0, lock.as_bytes()) {
+                Some(left) => {
+                    let left = u64::try_from(left).unwrap_or(0).min(LONG);
+                    awaited.expiries.insert(server, now() + millis(left));
+                }
+                None => drop(awaited.expiries.remove(&server)),
+            }
+            let kept = serving.iter().filter_map(|id| awaited.expiries.get(id)).max();
+            if let Some(expiry) = kept {
+                awaited.kept_until = *expiry;
+                if let Some(since) = awaited.free_since.take() {
+                    free.entry(lock.clone()).or_default().push((since, now()));
+                }
+            } else if awaited.free_since.is_none() {
+                // Nobody may have asked the server since the lock expired.
+                awaited.free_since = Some(awaited.kept_until.min(now()));
             }
         }
     });

@@ -29,7 +29,8 @@ struct Carried {
     /// `None` before the network knows the server.
     id: Option<ServerId>,
     outbox: Option<Outbox>,
-    /// The end of the first wait for replicas, when they were last asked.
+    /// The end of the first wait for replicas, when they were last asked. Nothing else is due at a
+    /// server: no simulated client pauses it or sets its `timeout`.
     asked_for: Option<i64>,
 }
 
@@ -135,7 +136,7 @@ impl Server {
 
     /// Returns whether the server has a key.
     pub fn has(&self, key: &str) -> bool {
-        self.with_core(|core| core.has(0, key.as_bytes()))
+        self.with_core(|core| core.remaining(0, key.as_bytes())).is_some()
     }
 
     /// Kills the server.

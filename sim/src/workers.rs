@@ -2,6 +2,7 @@
 
 use crate::checks::Worker;
 use crate::frees;
+use crate::kind::Kind;
 use crate::leases;
 use crate::plan::Plan;
 use crate::program::{self, Arguments};
@@ -22,10 +23,10 @@ const STEPS: u64 = 4;
 const STEPPED: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_secs(3600);
 
-/// The time in which an ended worker leaves no task and no connection.
-///
-/// A client learns within 30 s that the receiver of an observer has been dropped.
-const ENDED: Duration = Duration::from_secs(45);
+/// The time in which an ended worker leaves no task and no connection, without and with observers
+/// of elections: a client learns within 30 s that their receivers have been dropped.
+const ENDED: Duration = Duration::from_secs(20);
+const ENDED_OBSERVERS: Duration = Duration::from_secs(45);
 
 /// The most tasks of a process for each of its clients, and the most when it is idle.
 const MOST_TASKS: usize = 40;
@@ -34,7 +35,7 @@ const IDLE_TASKS: usize = 20;
 /// The most memory of an idle process for each of its clients, in bytes.
 const IDLE_BYTES: usize = 800_000;
 
-/// The time in which an idle worker gives back what it does not need.
+/// The time in which idle workers give back what they do not need.
 const RESTED: Duration = Duration::from_secs(60);
 
 /// What the run and a worker tell each other.
@@ -132,6 +133,7 @@ impl<'a> Workers<'a> {
     pub fn kill(&mut self, position: usize) {
         world::kill(self.processes[position].id);
         self.processes[position].killed = Some(now());
+        frees::note_killed(self.processes[position].index);
     }
 
     /// Pauses a worker.
@@ -165,11 +167,14 @@ impl<'a> Workers<'a> {
 
     /// Ends all idle workers. Returns the records of all workers, in the order of their start.
     pub fn finish(&mut self) -> impl Iterator<Item = (Worker, Vec<Record>)> {
+        thread::sleep(RESTED);
+        let has_observers = self.plan.work.kinds.contains(&Kind::Election);
+        let ended = if has_observers { ENDED_OBSERVERS } else { ENDED };
         for process in std::mem::take(&mut self.processes) {
             self.growth.extend(process.growth());
             process.signals.ends.store(true, Ordering::SeqCst);
             let mut left = Vec::new();
-            holds_within(ENDED, || {
+            holds_within(ended, || {
                 left = world::live_tasks(process.id);
                 let connections = net::open_connections(process.id);
                 left.extend((connections > 0).then(|| format!("{connections} connections")));
@@ -186,6 +191,10 @@ impl<'a> Workers<'a> {
     fn keep_records(&mut self, process: Process) {
         let records = std::mem::take(&mut *process.signals.records.lock().expect("no panic"));
         let Process { lease, killed, index, .. } = process;
+        let most = world::most_tasks(process.id);
+        if most > process.clients * MOST_TASKS {
+            self.growth.push(format!("worker {index} had up to {most} tasks"));
+        }
         self.ended.insert(index, (Worker { lease, killed, stalls: Vec::new() }, records));
     }
 }
@@ -193,21 +202,12 @@ impl<'a> Workers<'a> {
 impl Process {
     /// Returns what has grown in this idle process, whose guards are gone.
     fn growth(&self) -> Option<String> {
-        let most = world::most_tasks(self.id);
-        let is_idle = || {
-            let (tasks, bytes) = (world::live_tasks(self.id).len(), memory::bytes_of(self.id));
-            tasks <= self.clients * IDLE_TASKS && bytes <= self.clients * IDLE_BYTES
-        };
-        let has_grown = most > self.clients * MOST_TASKS || !holds_within(RESTED, is_idle);
+        let (tasks, bytes) = (world::live_tasks(self.id), memory::bytes_of(self.id));
+        let Process { index, clients, .. } = self;
+        let has_grown = tasks.len() > clients * IDLE_TASKS || bytes > clients * IDLE_BYTES;
         has_grown.then(|| {
-            let (tasks, bytes) = (world::live_tasks(self.id), memory::bytes_of(self.id));
-            format!(
-                "worker {} with {} clients: up to {most} tasks; idle {bytes} bytes and {} tasks, \
-                 {tasks:?}",
-                self.index,
-                self.clients,
-                tasks.len()
-            )
+            let count = tasks.len();
+            format!("worker {index}, idle: {bytes} bytes and {count} tasks: {tasks:?}")
         })
     }
 }

@@ -28,7 +28,7 @@ std::thread_local! {
 #[derive(Debug)]
 pub struct Counting;
 
-/// The run and the process of a block, at its end.
+/// The run and the process in which a block was made.
 #[derive(Clone, Copy)]
 struct Mark {
     run: u32,

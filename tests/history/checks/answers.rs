@@ -141,6 +141,7 @@ fn explained_by_older_request(history: &History, attempt: &Attempt, failed: Nano
 fn explained_by_capacity(capacities: &Capacities, attempt: &Attempt, failed: Nanos) -> bool {
     let Attempt { request, asked, error, .. } = attempt;
     request.is_leased()
+        && !request.is_change()
         && error.starts_with("Configuration")
         && *capacities.between(*asked, failed).start() < i64::from(request.permits)
 }
@@ -219,6 +220,14 @@ mod tests {
         assert_eq!(failed("Configuration", 2), []);
         assert_eq!(failed("Configuration", 3), [Promise::Answer]);
         assert_eq!(failed("Timeout", 2), [Promise::Answer]);
+        let mut change = resize(5, 1000, 1010);
+        (change.outcome, change.error) =
+            (Outcome::Failed(millis(1010)), "Configuration".to_owned());
+        assert_eq!(
+            violated(&history(vec![change])),
+            [Promise::Answer],
+            "a change is no call for some"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The capacities that a semaphore may have had.
 //!
 //! A change takes effect at one moment between its call and its reply. After an error it may take
-//! effect until the client has reached the server again, and never later; the call of a killed
-//! process may take effect at any later moment.
+//! effect until the client has reached the server again, and never later; after a kill, until what
+//! the process has sent has arrived.
 //!
 //! Lost data excuse each earlier capacity from the loss on, until a change that was certainly made
 //! later: a replica may not have the last ones, and the next caller gives an empty server the first
@@ -10,7 +10,7 @@
 //! out after a loss, and nothing here excuses one.
 
 use super::waits::done;
-use super::{Attempt, Effect, History, Outcome};
+use super::{Attempt, History, Outcome};
 use crate::record::Verb;
 use crate::system::Nanos;
 use std::ops::RangeInclusive;
@@ -49,6 +49,12 @@ impl Capacities {
         least..=greatest
     }
 
+    /// Returns whether the last capacity may be this one.
+    pub(super) fn may_end_with(&self, capacity: i64) -> bool {
+        let last = self.0.iter().filter(|span| span.to == Nanos::MAX);
+        last.map(|span| span.capacity).any(|it| it == capacity)
+    }
+
     /// Returns the least capacity from this moment until the next one of [`Capacities::moments`].
     pub(super) fn least_from(&self, at: Nanos) -> i64 {
         let spans = self.0.iter().filter(|span| span.from <= at && at < span.to);
@@ -77,7 +83,10 @@ fn settled(history: &History, change: &Attempt) -> Nanos {
     match change.outcome {
         Outcome::Done(at) => at,
         Outcome::Failed(at) => done(history, change, at),
-        _ => Nanos::MAX,
+        _ => {
+            let killed = history.workers[change.worker].killed;
+            killed.map_or(Nanos::MAX, |at| done(history, change, at))
+        }
     }
 }
 
@@ -104,7 +113,7 @@ fn of_resizes<'a>(
     let mut spans: Vec<_> = [begin].into_iter().chain(resizes.clone().map(set)).collect();
     let set_once = spans.clone();
     let lock = resizes.clone().next().map_or("", |it| &it.request.lock);
-    let losses = history.disturbances.iter().filter(|d| d.effect != Effect::Delays);
+    let losses = history.disturbances.iter().filter(|d| d.loses_data());
     for loss in losses.filter(|d| d.covers(lock)) {
         // A replaced master may answer until the fault is not felt any more.
         let to = replaced(loss.felt_until);
@@ -186,18 +195,32 @@ mod tests {
     #[test]
     fn a_change_without_a_reply_takes_effect_later() {
         let failed = || Outcome::Failed(millis(150));
-        let with = |outcome, next| {
+        let with_killed = |outcome, killed: Option<u64>, next| {
             let first = change(Verb::Resize, 5, 100, outcome);
             let mut history = history(vec![first, change(Verb::Resize, 1, next, done(next + 10))]);
+            history.workers[0].killed = killed.map(millis);
             history.disturbances.push(disturbance(90, 160, Affected::All, Effect::Delays));
             between(&history, 3000, 3000)
         };
+        let with = |outcome, next| with_killed(outcome, None, next);
         // The slack and a response time-out after the end of the fault.
         assert_eq!(with(failed(), 160 + 100), 1..=1, "the client has reached the server");
         assert_eq!(with(failed(), 160 + 99), 1..=5);
-        assert_eq!(with(Outcome::Unknown, 1000), 1..=5, "the process was killed");
+        let killed = |next| with_killed(Outcome::Unknown, Some(150), next);
+        assert_eq!(killed(160 + 100), 1..=1, "what the killed process sent has arrived");
+        assert_eq!(killed(160 + 99), 1..=5);
         let added = history(vec![change(Verb::Add, 2, 100, failed())]);
         assert_eq!(between(&added, 3000, 3000), 3..=5);
+    }
+
+    #[test]
+    fn only_a_capacity_that_was_set_may_be_the_last() {
+        let lost = change(Verb::Resize, 5, 200, Outcome::Failed(millis(250)));
+        let history = history(vec![change(Verb::Resize, 1, 100, done(110)), lost]);
+        let changes: Vec<_> = history.attempts.iter().collect();
+        let capacities = Capacities::of(&history, 3, &changes);
+        let last = (0..7).filter(|capacity| capacities.may_end_with(*capacity));
+        assert_eq!(last.collect::<Vec<_>>(), [1, 5]);
     }
 
     #[test]

@@ -13,8 +13,9 @@ pub(super) fn check(
     attempts: &[&Attempt],
     changes: &[&Attempt],
 ) -> Option<Violation> {
-    let request = attempts.first().map(|it| &it.request).filter(|it| it.is_counted())?;
-    let is_used = attempts.iter().any(|attempt| attempt.hold().is_some());
+    let first = attempts.iter().chain(changes).next()?;
+    let request = Some(&first.request).filter(|it| it.is_counted())?;
+    let is_used = attempts.iter().any(|attempt| attempt.hold().is_some()) || !changes.is_empty();
     if !is_used || history.may_have_lost_count(&request.lock, Nanos::MAX) {
         return None;
     }
@@ -107,6 +108,16 @@ mod tests {
         let killed = Some(millis(120));
         assert_eq!([3, 5].map(|free| with(Verb::Add, failed(), killed, free)), [[], []]);
         assert_eq!([2, 6].map(|free| with(Verb::Add, failed(), killed, free)), [wrong; 2]);
+    }
+
+    #[test]
+    fn permits_are_counted_if_callers_only_add_some() {
+        let added = |free| {
+            let mut change = asking(0, 50, Outcome::Done(millis(60)));
+            change.request.verb = Verb::Add;
+            violated(&count(free, vec![change]))
+        };
+        assert_eq!([added(5), added(4)], [vec![], vec![Promise::Counts]]);
     }
 
     #[test]

@@ -133,6 +133,9 @@ pub type Slots = RangeInclusive<u16>;
 const REPLACED: [&str; 5] =
     ["FailOver", "KillMaster", "StopMaster", "CutOffMaster", "change of masters"];
 
+/// The name of the disturbance by a step of a server's clock, which ends leases and loses no data.
+const CLOCK: &str = "MoveClock";
+
 /// The name of the disturbance by a slot that moves.
 const MOVED: &str = "MoveSlot";
 
@@ -402,7 +405,7 @@ impl History {
         let request = Request::waiting(semaphore.to_owned(), 0);
         let changes = self.attempts.iter().filter(|it| it.request.is_change());
         let changes: Vec<_> = changes.filter(|it| it.request.lock == semaphore).collect();
-        self.capacities(&request, &changes).between(Nanos::MAX, Nanos::MAX).contains(&capacity)
+        self.capacities(&request, &changes).may_end_with(capacity)
     }
 
     fn capacities(&self, request: &Request, changes: &[&Attempt]) -> Capacities {
@@ -469,8 +472,8 @@ impl History {
 
     /// Returns whether servers may have lost the count of a plain semaphore before this moment.
     fn may_have_lost_count(&self, lock: &str, to: Nanos) -> bool {
-        let loses = |d: &&Disturbance| d.effect != Effect::Delays;
-        self.disturbances.iter().filter(loses).any(|d| d.covers(lock) && d.from <= to)
+        let mut losses = self.disturbances.iter().filter(|d| d.loses_data());
+        losses.any(|d| d.covers(lock) && d.from <= to)
     }
 
     /// Returns the disturbances that the caller felt in this attempt between two moments.
@@ -496,6 +499,11 @@ impl fmt::Display for Disturbance {
 }
 
 impl Disturbance {
+    /// Whether servers may have lost what they had acknowledged.
+    fn loses_data(&self) -> bool {
+        self.effect != Effect::Delays && self.name != CLOCK
+    }
+
     /// Whether the slot of this lock is among those of the fault.
     fn covers(&self, lock: &str) -> bool {
         let slot = slot(lock);

@@ -187,10 +187,10 @@ fn released(history: &History, attempt: &Attempt, hold: &Hold) -> Option<(Nanos,
 }
 
 /// Returns the moment at which a background request of a call has been done that began before this
-/// moment.
+/// moment. A fault that begins within the response time-out may still meet it.
 pub(super) fn done(history: &History, attempt: &Attempt, at: Nanos) -> Nanos {
     let Bounds { response, slack, .. } = history.bounds;
-    let disturbed = history.disturbances_of(attempt, attempt.asked, at);
+    let disturbed = history.disturbances_of(attempt, attempt.asked, at.saturating_add(response));
     let end = disturbed.map(|d| d.felt_until.max(at) + slack).max();
     end.unwrap_or(at) + response
 }
@@ -268,13 +268,13 @@ fn gap(
     let others = spans.of_others(attempt, from, end);
     let times = |span: &Span<'_>| (span.from, span.to);
     let held: Vec<_> = match (attempt.request.capacity(), &history.free) {
-        (1, Some(free)) => {
-            let taken = between(free.get(&attempt.request.lock), from, end);
-            // No message tells of the end of a minimum.
-            let kept = others.filter(|it| it.attempt.request.min_hold.is_some());
-            taken.into_iter().chain(kept.map(times)).collect()
+        // A live waiter that does not answer may leave a fair lock free for a while.
+        (1, Some(free)) if !attempt.request.is_fair() => {
+            let taken = outside(free.get(&attempt.request.lock), from, end);
+            let minimums = others.filter_map(|span| after_minimum(&history.bounds, span.attempt));
+            taken.into_iter().chain(minimums).collect()
         }
-        (1, None) => others.map(times).collect(),
+        (1, _) => others.map(times).collect(),
         _ => spans.without_enough_permits(history, attempt, (from, end), capacities),
     };
     // After a campaign that fails, `run` pauses.
@@ -284,8 +284,17 @@ fn gap(
     Some(longest_gap(from, end, held.into_iter().chain(disturbed).collect()))
 }
 
+/// Returns the time in which a queue lock is free after the minimum of a hold that ended early: no
+/// message tells of that end, so the next heartbeat grants the lock.
+fn after_minimum(bounds: &Bounds, attempt: &Attempt) -> Option<(Nanos, Nanos)> {
+    let hold = attempt.hold().filter(|_| attempt.request.is_queued())?;
+    let minimum = hold.granted + millis(attempt.request.min_hold?);
+    let is_early = hold.ended.is_some_and(|(at, _)| at < minimum);
+    is_early.then(|| (minimum, minimum + bounds.step + bounds.heartbeat))
+}
+
 /// Returns the times from one moment to another that are not among these.
-fn between(free: Option<&Vec<(Nanos, Nanos)>>, from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
+fn outside(free: Option<&Vec<(Nanos, Nanos)>>, from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
     let (mut taken, mut since) = (Vec::new(), from);
     for (start, end) in free.into_iter().flatten().filter(|(_, end)| *end > from) {
         taken.push((since, *start));
@@ -359,15 +368,29 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_that_begins_right_after_a_drop_delays_its_release() {
+        let late = |from, granted| {
+            let disturb = |history: &mut History| {
+                let fault = disturbance(from, 300, Affected::Worker(0), Effect::Delays);
+                history.disturbances.push(fault);
+            };
+            after(dropped(), granted, disturb)
+        };
+        // The response time-out is 50 ms, and the slack as long.
+        assert_eq!(late(150, 400 + BOUND), []);
+        assert_eq!(late(150, 401 + BOUND), [Promise::Wait]);
+        assert_eq!(late(151, 151 + BOUND), [Promise::Wait], "the release has been done");
+    }
+
+    #[test]
     fn what_servers_show_replaces_what_attempts_show() {
         // By its attempt alone, the killed holder may have the lock until 1150.
         let mut killed = held(0, 0, 0, 100);
         if let Outcome::Held(hold) = &mut killed.outcome {
             hold.ended = None;
         }
-        let granted = |free: &[(u64, u64)], min_hold| {
-            let mut killed = killed.clone();
-            killed.request.min_hold = min_hold;
+        let granted = |free: &[(u64, u64)]| {
+            let killed = killed.clone();
             let lock = killed.request.lock.clone();
             let mut history = history(vec![killed, held(1, 50, 1000, 2000)]);
             history.workers[0].killed = Some(millis(150));
@@ -375,11 +398,30 @@ mod tests {
             history.free = Some([(lock, free)].into());
             violated(&history)
         };
-        assert_eq!(granted(&[(1000 - BOUND, 1000)], None), []);
-        assert_eq!(granted(&[(999 - BOUND, 1000)], None), [Promise::Wait]);
-        assert_eq!(granted(&[(300, 300 + BOUND), (999 - BOUND, 1000)], None), [Promise::Wait]);
-        assert_eq!(granted(&[(300, 301 + BOUND), (999, 1000)], None), [Promise::Wait]);
-        assert_eq!(granted(&[(999 - BOUND, 1000)], Some(100)), [], "after a minimum");
+        assert_eq!(granted(&[(1000 - BOUND, 1000)]), []);
+        assert_eq!(granted(&[(999 - BOUND, 1000)]), [Promise::Wait]);
+        assert_eq!(granted(&[(300, 300 + BOUND), (999 - BOUND, 1000)]), [Promise::Wait]);
+        assert_eq!(granted(&[(300, 301 + BOUND), (999, 1000)]), [Promise::Wait]);
+    }
+
+    #[test]
+    fn a_heartbeat_grants_a_queue_lock_after_the_minimum_of_a_hold() {
+        let late = |kind: &str, ended, late| {
+            let (mut early, minimum) = (held(0, 0, 0, ended), 500);
+            early.request.min_hold = Some(minimum);
+            // The poll interval of the examples.
+            let granted = minimum + 100 + BOUND + late;
+            let mut history = history(vec![early, held(1, 50, granted, granted)]);
+            let lock = format!("{kind}-0");
+            history.attempts.iter_mut().for_each(|it| it.request.lock.clone_from(&lock));
+            let free = vec![(millis(minimum.max(ended)), millis(granted))];
+            history.free = Some([(lock, free)].into());
+            violated(&history)
+        };
+        assert_eq!(late("queued", 100, 0), []);
+        assert_eq!(late("queued", 100, 1), [Promise::Wait]);
+        assert_eq!(late("queued", 510, 0), [Promise::Wait], "the release sends a message");
+        assert_eq!(late("plain", 100, 0), [Promise::Wait], "the caller knows the end");
     }
 
     #[test]

@@ -268,12 +268,13 @@ impl Core {
         self.state.borrow_mut().refusals.remove(&command.to_ascii_uppercase());
     }
 
-    /// Tells whether a database has a key.
-    pub fn has(&mut self, database: usize, key: &[u8]) -> bool {
+    /// Returns the time in milliseconds until a key of a database expires, `i64::MAX` for a key that
+    /// does not expire; `None` if there is no such key.
+    pub fn remaining(&mut self, database: usize, key: &[u8]) -> Option<i64> {
         let mut state = self.state.borrow_mut();
         let now = state.now_ms();
-        let database = state.databases().get_mut(database);
-        database.and_then(|it| it.get(key)).is_some_and(|entry| entry.is_alive(now))
+        let entry = state.databases().get_mut(database)?.get(key)?;
+        entry.is_alive(now).then(|| entry.expires.map_or(i64::MAX, |at| at - now))
     }
 
     /// Returns the keys of all databases, in no order.
