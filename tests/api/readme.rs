@@ -431,6 +431,50 @@ fn one_file_has_the_platform_specific_code() {
     assert_eq!(files.len(), 1, "{files:?}");
 }
 
+/// Runs `script/embedded` with a stand-in for `cargo` that knows all skipped tests. Returns the
+/// folders whose tests were run, or what the script said.
+fn folders_run(arguments: &[&str]) -> Result<Vec<String>, String> {
+    let stand_in = r#"#!/bin/sh
+case "$*" in
+*--no-run*) ;;
+*--list*) grep -o '[a-z]*/[a-z0-9_:]*' script/embedded | sed 's,^[a-z]*/,,; s,$,: test,' ;;
+"test "*) echo "ran $4" ;;
+esac
+"#;
+    let folder = tempfile::tempdir().expect("a folder");
+    let cargo = folder.path().join("cargo");
+    fs::write(&cargo, stand_in).expect("the stand-in is written");
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("it can be run");
+    let others = std::env::var("PATH").unwrap_or_default();
+    let output = Command::new(path("script/embedded"))
+        .args(arguments)
+        .env("PATH", format!("{}:{others}", folder.path().display()))
+        .output()
+        .expect("script/embedded runs");
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().filter_map(|line| line.strip_prefix("ran ")).map(str::to_owned).collect())
+}
+
+#[test]
+fn script_embedded_runs_the_folders_that_are_named() {
+    let all = ["kinds", "api", "protocol", "faults", "isolated"];
+    for (arguments, folders) in [
+        (&[][..], &["kinds"][..]),
+        (&["all"], &all),
+        (&["api", "faults"], &["api", "faults"]),
+        (&["kinds", "api"], &["kinds", "api"]),
+    ] {
+        assert_eq!(folders_run(arguments).expect("folders"), folders, "{arguments:?}");
+    }
+    for unknown in ["topology", "knids"] {
+        let message = folders_run(&["api", unknown]).expect_err("no such folder");
+        assert!(message.contains(unknown) && message.contains("FOLDER"), "{message}");
+    }
+}
+
 /// Runs a job on three replicas at the same time and returns how often it ran.
 fn runs_on_three_replicas(server: &Server, run: impl Fn(&Client) -> bool) -> usize {
     let replicas = [(); 3].map(|()| Client::open(server.url()).expect("the server answers"));

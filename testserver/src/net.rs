@@ -15,7 +15,7 @@ const READ: usize = 64 * 1024;
 /// Something for the server's thread to do between two requests.
 pub(crate) type Control = Box<dyn FnOnce(&mut Service) + Send>;
 
-/// A socket that takes connections.
+/// A socket that takes connections, and never blocks.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
@@ -23,11 +23,14 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    fn set_nonblocking(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(listener) => listener.set_nonblocking(true),
-            Self::Unix(listener) => listener.set_nonblocking(true),
-        }
+    pub(crate) fn tcp(listener: TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self::Tcp(listener))
+    }
+
+    pub(crate) fn unix(listener: UnixListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self::Unix(listener))
     }
 
     fn accept(&self) -> io::Result<Stream> {
@@ -112,18 +115,15 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) fn new(core: Core, listeners: Vec<Listener>) -> io::Result<Self> {
-        for listener in &listeners {
-            listener.set_nonblocking()?;
-        }
-        Ok(Self {
+    pub(crate) fn new(core: Core, listeners: Vec<Listener>) -> Self {
+        Self {
             core,
             is_paused: false,
             is_ending: false,
             ahead: 0,
             listeners,
             connections: Vec::new(),
-        })
+        }
     }
 
     /// Serves until it is told to end, or a client shuts the server down. A byte at `waker`
@@ -159,18 +159,21 @@ impl Service {
         }
     }
 
-    /// Moves the clock ahead.
+    /// Moves the clock ahead, and on to the next whole millisecond: a key still exists in the last
+    /// millisecond of its lease. Returns whether the clock can be so far ahead.
     pub(crate) fn advance(&mut self, microseconds: i64) -> bool {
-        let Some(ahead) = self.ahead.checked_add(microseconds) else { return false };
-        if wall_clock().checked_add(ahead).is_none() {
-            return false;
-        }
-        self.ahead = ahead;
+        let now = wall_clock();
+        let target = now.checked_add(self.ahead).and_then(|it| it.checked_add(microseconds));
+        let target = target.and_then(|it| (it / 1000 + 1).checked_mul(1000));
+        let Some(target) = target else { return false };
+        self.ahead = target - now;
         self.tick();
         true
     }
 
+    /// Closes all connections, also those that have not been accepted yet.
     pub(crate) fn disconnect_all(&mut self) {
+        self.accept();
         for connection in self.connections.drain(..) {
             self.core.disconnect(connection.id);
         }

@@ -81,20 +81,21 @@ impl Program {
         let mut listeners = Vec::new();
         if self.port > 0 {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port));
-            listeners.push(Listener::Tcp(listener.map_err(|error| error.to_string())?));
+            let listener = listener.and_then(Listener::tcp);
+            listeners.push(listener.map_err(|error| error.to_string())?);
         }
         if let Some(path) = &self.socket {
             // A killed server leaves its socket behind.
             let _ = fs::remove_file(path);
-            let listener = UnixListener::bind(path);
-            listeners.push(Listener::Unix(listener.map_err(|error| error.to_string())?));
+            let listener = UnixListener::bind(path).and_then(Listener::unix);
+            listeners.push(listener.map_err(|error| error.to_string())?);
         }
         if listeners.is_empty() {
             return Err("neither a port nor a unixsocket is set".to_owned());
         }
         let mut core = Core::new(std::process::id().into());
         core.change_settings(self.settings.clone());
-        let mut service = Service::new(core, listeners).map_err(|error| error.to_string())?;
+        let mut service = Service::new(core, listeners);
         // Nothing controls the program.
         let (_waker, woken) = UnixStream::pair().map_err(|error| error.to_string())?;
         let (_controls, received) = channel();

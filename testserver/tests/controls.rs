@@ -3,7 +3,6 @@
 use leasehold_testserver::{Data, Error, TestServer};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -13,7 +12,7 @@ struct Client(BufReader<UnixStream>);
 
 impl Client {
     fn connect(server: &TestServer) -> io::Result<Self> {
-        let stream = UnixStream::connect(path(server))?;
+        let stream = UnixStream::connect(server.socket())?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         Ok(Self(BufReader::new(stream)))
     }
@@ -46,10 +45,6 @@ impl Client {
     }
 }
 
-fn path(server: &TestServer) -> &Path {
-    Path::new(server.url().strip_prefix("redis+unix://").expect("the scheme"))
-}
-
 #[test]
 fn a_lease_ends_when_the_clock_passes_it_and_not_before() -> Outcome {
     let server = TestServer::start()?;
@@ -61,6 +56,19 @@ fn a_lease_ends_when_the_clock_passes_it_and_not_before() -> Outcome {
     assert_eq!(client.ask("EXISTS a")?, ":0");
     assert!(matches!(server.advance(Duration::MAX), Err(Error::Clock)));
     assert_eq!(client.ask("PING")?, "+PONG");
+    Ok(())
+}
+
+#[test]
+fn a_lease_ends_when_the_clock_moves_by_exactly_its_time() -> Outcome {
+    let server = TestServer::start()?;
+    let mut client = Client::connect(&server)?;
+    // Within one millisecond the clock of the machine does not help.
+    for _ in 0..100 {
+        client.ask("SET a 1 PX 30000")?;
+        server.advance(Duration::from_secs(30))?;
+        assert_eq!(client.ask("EXISTS a")?, ":0");
+    }
     Ok(())
 }
 
@@ -110,6 +118,22 @@ fn connections_end_and_clients_may_connect_again() -> Outcome {
     assert!(client.ask("PING").is_err());
     let mut client = Client::connect(&server)?;
     assert_eq!(client.ask("EXISTS a")?, ":1");
+    Ok(())
+}
+
+#[test]
+fn connections_that_are_not_accepted_yet_end_too() -> Outcome {
+    let server = TestServer::start()?;
+    for end in [TestServer::disconnect_all, |it: &TestServer| it.restart(Data::Kept).expect("runs")]
+    {
+        // A paused server accepts nothing.
+        server.pause();
+        let mut client = Client::connect(&server)?;
+        end(&server);
+        server.resume();
+        assert!(client.ask("PING").is_err());
+        assert_eq!(Client::connect(&server)?.ask("PING")?, "+PONG");
+    }
     Ok(())
 }
 
@@ -166,7 +190,7 @@ fn a_server_that_a_client_shuts_down_tells_its_test() -> Outcome {
 #[test]
 fn the_socket_and_the_thread_end_with_the_value() -> Outcome {
     let server = TestServer::start()?;
-    let socket = path(&server).to_owned();
+    let socket = server.socket().to_owned();
     let mut client = Client::connect(&server)?;
     client.ask("PING")?;
     drop(server);
@@ -267,6 +291,8 @@ fn what_is_missing_is_refused() -> Outcome {
         ("MULTI", "-ERR unknown command 'MULTI'"),
         ("BLPOP a 0", "-ERR unknown command 'BLPOP'"),
         ("CONFIG SET maxmemory 100", "-ERR the test server does not have another value of"),
+        ("CONFIG SET appendonly yes", "-ERR the test server does not have another value of"),
+        ("CONFIG SET hz 10", "-ERR the test server does not have the setting 'hz'"),
         ("ZADD a 0x10 m", "-ERR the test server does not have hexadecimal numbers"),
         ("ZRANGE a - + BYLEX", "-ERR the test server does not have BYLEX"),
         ("CLIENT KILL 1.2.3.4:5", "-ERR the test server does not have CLIENT KILL with"),
@@ -276,6 +302,7 @@ fn what_is_missing_is_refused() -> Outcome {
         assert!(reply.starts_with(error), "{request}: {reply}");
     }
     assert_eq!(client.ask("CONFIG SET maxmemory 0")?, "+OK", "as it is");
+    assert_eq!(client.ask("CONFIG GET hz")?, "*0");
     assert_eq!(client.ask("WAIT 0 0")?, ":0");
     assert_eq!(client.ask("WAIT 1 10")?, ":0", "after 10 ms, since there are no replicas");
     assert_eq!(client.ask("CONFIG SET min-replicas-to-write 1")?, "+OK");

@@ -102,7 +102,13 @@ impl Settings {
             "requirepass" => value.clone_into(&mut self.password),
             "timeout" => self.timeout = number(name, value, 0, MOST)?,
             _ if FIXED.contains(&(name, value)) => {}
-            _ => return Err(refusal(&format!("another value of the setting '{name}'"))),
+            _ => {
+                let mut known = FIXED.iter().map(|(name, _)| *name);
+                let is_known = matches!(name, "cluster-enabled" | "maxmemory")
+                    || known.any(|known| known == name);
+                let what = if is_known { "another value of the setting" } else { "the setting" };
+                return Err(refusal(&format!("{what} '{name}'")));
+            }
         }
         Ok(())
     }
