@@ -153,9 +153,11 @@ impl Fault {
     /// fail-over would need another replica, and a worker that is killed is not stopped.
     #[allow(dead_code, reason = "only in the simulation do faults overlap")]
     pub fn may_begin_during(self, other: Fault) -> bool {
-        self != other
-            && !matches!(self, Fault::Quiet | Fault::ForceUnlock)
-            && !(self.is_of_clients() && other.is_of_clients())
-            && !(self.is_of_servers() && other.is_of_servers())
+        let is_of_same_class = match self.is_of_clients() {
+            true => other.is_of_clients(),
+            false => self.is_of_servers() && other.is_of_servers(),
+        };
+        let never_begins = matches!(self, Fault::Quiet | Fault::ForceUnlock);
+        !(never_begins || is_of_same_class || self == other)
     }
 }
