@@ -158,7 +158,7 @@ fn a_waiter_returns_although_the_next_round_has_begun() {
             }
         });
         assert_eq!(latch.count().expect("the server answers"), 7);
-        assert!(!latch.wait_for(SOON).expect("the server answers"), "the next round goes on");
+        assert!(!latch.wait_for(3 * SOON).expect("the server answers"), "the next round goes on");
         assert!(latch.delete().expect("the server answers"));
     }
 }
@@ -258,7 +258,7 @@ fn waits_are_reported_and_counted() {
     let (client, waits) = (client(&server), Arc::new(WaitLog::default()));
     let latch: CountDownLatch = client.latch("a").with_events(waits.clone()).with_label("loads");
     assert!(latch.try_set_count(1).expect("it is open"));
-    assert!(!latch.wait_for(SOON).expect("the server answers"));
+    assert!(!latch.wait_for(3 * SOON).expect("the server answers"));
     let event = waits.only();
     assert_eq!((&*event.name, event.kind, event.hold), ("a", Kind::Latch, None));
     assert!(!event.acquired && event.waited >= SOON, "{event:?}");
