@@ -53,7 +53,8 @@ impl Mark {
 /// Returns the layout of a block with its mark, and the place of the block in it.
 fn with_mark(layout: Layout) -> Option<(Layout, usize)> {
     let place = layout.align().max(size_of::<Mark>());
-    let whole = Layout::from_size_align(layout.size() + place, layout.align().max(align_of::<Mark>()));
+    let whole =
+        Layout::from_size_align(layout.size() + place, layout.align().max(align_of::<Mark>()));
     whole.ok().map(|whole| (whole, place))
 }
 
