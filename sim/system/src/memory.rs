@@ -43,14 +43,19 @@ impl Mark {
 
     fn count(self, bytes: i64) {
         if self.owner as usize != NOBODY && self.run == RUN.load(Ordering::Relaxed) {
-            BYTES[self.owner as usize].fetch_add(bytes, Ordering::Relaxed);
+            // Only the thread of the run counts, so that nothing comes between these two steps.
+            let of_owner = &BYTES[self.owner as usize];
+            of_owner.store(of_owner.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
         }
     }
 }
 
 /// Returns the layout of a block with its mark, and the place of the block in it.
 fn with_mark(layout: Layout) -> Option<(Layout, usize)> {
-    Layout::new::<Mark>().extend(layout).ok().map(|(whole, place)| (whole.pad_to_align(), place))
+    let place = layout.align().max(size_of::<Mark>());
+    let whole =
+        Layout::from_size_align(layout.size() + place, layout.align().max(align_of::<Mark>()));
+    whole.ok().map(|whole| (whole, place))
 }
 
 // SAFETY: each block stands in one of the system's allocator, behind a mark. Its place there follows
