@@ -1,7 +1,8 @@
 //! A waiter gets a free lock within the poll interval and one response time-out.
 //!
-//! The servers of the simulation show when a lock was free. A real history does not. It shows when no
-//! attempt can have held the lock: when no attempt was between its call and its end.
+//! A history does not show when a server had a lock free. It shows when no attempt can have held the
+//! lock: when no attempt was between its call and its end. The servers of the simulation show more:
+//! when they had no key of the lock. Neither time may be longer than the bound.
 //!
 //! A semaphore counts as free for a waiter while the permits of all other attempts that may have
 //! some, the largest of the possible claims, and its own are not more than the least capacity that it
@@ -265,23 +266,25 @@ fn gap(
     if lacks_permits(history, attempt, end, capacities) {
         return None;
     }
-    let others = spans.of_others(attempt, from, end);
-    let times = |span: &Span<'_>| (span.from, span.to);
-    let held: Vec<_> = match (attempt.request.capacity(), &history.free) {
-        // A live waiter that does not answer may leave a fair lock free for a while.
-        (1, Some(free)) if !attempt.request.is_fair() => {
-            let taken = outside(free.get(&attempt.request.lock), from, end);
-            let minimums = others.filter_map(|span| after_minimum(&history.bounds, span.attempt));
-            taken.into_iter().chain(minimums).collect()
-        }
-        (1, _) => others.map(times).collect(),
-        _ => spans.without_enough_permits(history, attempt, (from, end), capacities),
-    };
     // After a campaign that fails, `run` pauses.
     let pause = if attempt.request.verb == Verb::Lead { history.bounds.pause } else { 0 };
     let disturbed = history.disturbances_of(attempt, from.saturating_sub(pause), end);
-    let disturbed = disturbed.map(|d| (d.from, d.felt_until + pause));
-    Some(longest_gap(from, end, held.into_iter().chain(disturbed).collect()))
+    let disturbed: Vec<_> = disturbed.map(|d| (d.from, d.felt_until + pause)).collect();
+    let gap =
+        |held: Vec<(Nanos, Nanos)>| longest_gap(from, end, [held, disturbed.clone()].concat());
+    if attempt.request.capacity() > 1 {
+        return Some(gap(spans.without_enough_permits(history, attempt, (from, end), capacities)));
+    }
+    let others = || spans.of_others(attempt, from, end);
+    let by_attempts = gap(others().map(|span| (span.from, span.to)).collect());
+    // A live waiter that does not answer may leave a fair lock free for a while.
+    let free = history.free.as_ref().filter(|_| !attempt.request.is_fair());
+    let by_servers = free.map(|free| {
+        let taken = outside(free.get(&attempt.request.lock), from, end);
+        let minimums = others().filter_map(|span| after_minimum(&history.bounds, span.attempt));
+        gap(taken.into_iter().chain(minimums).collect())
+    });
+    Some(by_servers.map_or(by_attempts, |gap| gap.max(by_attempts)))
 }
 
 /// Returns the time in which a queue lock is free after the minimum of a hold that ended early: no
@@ -383,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_show_replaces_what_attempts_show() {
+    fn the_wait_beside_a_lock_that_servers_show_free_is_bounded() {
         // By its attempt alone, the killed holder may have the lock until 1150.
         let mut killed = held(0, 0, 0, 100);
         if let Outcome::Held(hold) = &mut killed.outcome {
