@@ -68,7 +68,7 @@ pub const CONTROLS: [Control; 37] = [
     Control { fault: "resize-not-announced", promise: Promise::Wait, plan: resize_not_announced },
     Control { fault: "search-ends-early", promise: Promise::Question, plan: search_ends_early },
     Control { fault: "names-kept", promise: Promise::Growth, plan: names_kept },
-    Control { fault: "observers-stay", promise: Promise::Growth, plan: brief_observers },
+    Control { fault: "observers-stay", promise: Promise::Leftovers, plan: brief_observers },
     // Faults that reviews found once, put back.
     Control {
         fault: "release-raced-by-message",
