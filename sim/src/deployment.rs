@@ -11,7 +11,6 @@ use crate::server::Server;
 use crate::slots::slot;
 use crate::system::{holds_within, thread};
 use leasehold_testserver::core::{Address, ClusterMap, Core, Data, SLOTS};
-use simulated::net::ServerId;
 use simulated::{net, world};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -180,11 +179,6 @@ impl Deployment {
     /// Returns the servers that serve locks.
     pub fn serving(&self) -> Vec<Server> {
         self.masters().into_iter().map(|place| self.server(place)).collect()
-    }
-
-    /// Returns the servers that serve locks, as the network knows them.
-    pub fn serving_ids(&self) -> Vec<ServerId> {
-        self.masters().into_iter().map(|place| self.server(place).id).collect()
     }
 
     /// Returns the places of the replicas.

@@ -72,11 +72,10 @@ pub fn note(worker: usize, record: &Record) {
 
 /// Notes that a worker has been killed.
 pub fn note_killed(worker: usize) {
-    let of_worker = |frees: &mut Frees| {
-        let calls = frees.calls.keys().filter(|call| call.0 == worker);
-        calls.copied().collect::<Vec<Call>>()
-    };
-    FREES.with_borrow_mut(of_worker).into_iter().for_each(end);
+    let calls = FREES.with_borrow(|frees| {
+        frees.calls.keys().copied().filter(|call| call.0 == worker).collect::<Vec<Call>>()
+    });
+    calls.into_iter().for_each(end);
 }
 
 fn begin(lock: &str, call: Call) {
@@ -113,7 +112,7 @@ pub fn look(server: ServerId, core: &mut Core) {
         if awaited.is_empty() {
             return;
         }
-        let serving = deployment.serving_ids();
+        let serving = deployment.serving();
         for (lock, awaited) in awaited {
             match core.remaining(0, lock.as_bytes()) {
                 Some(left) => {
@@ -122,7 +121,7 @@ pub fn look(server: ServerId, core: &mut Core) {
                 }
                 None => drop(awaited.expiries.remove(&server)),
             }
-            let kept = serving.iter().filter_map(|id| awaited.expiries.get(id)).max();
+            let kept = serving.iter().filter_map(|it| awaited.expiries.get(&it.id)).max();
             if let Some(expiry) = kept {
                 awaited.kept_until = *expiry;
                 if let Some(since) = awaited.free_since.take() {
@@ -136,13 +135,11 @@ pub fn look(server: ServerId, core: &mut Core) {
     });
 }
 
-/// Ends the run. Returns the times in which each lock was free while somebody waited for it, or
-/// `None` if that is not known.
-pub fn all() -> Option<BTreeMap<String, Vec<(Nanos, Nanos)>>> {
-    let Frees { deployment, awaited, mut free, .. } = FREES.take();
-    deployment?;
+/// Ends the run. Returns the times in which each lock was free while somebody waited for it.
+pub fn all() -> BTreeMap<String, Vec<(Nanos, Nanos)>> {
+    let Frees { awaited, mut free, .. } = FREES.take();
     for (lock, awaited) in awaited {
         free.entry(lock).or_default().extend(awaited.free_since.map(|since| (since, now())));
     }
-    Some(free)
+    free
 }

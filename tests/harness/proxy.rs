@@ -111,18 +111,6 @@ impl Proxy {
         self.set(Direction::Requests, Flow::CutAfter(bytes));
     }
 
-    /// Closes a connection right after the `bytes`-th byte of further replies passed on it.
-    ///
-    /// With 0, the next request is executed and its connection closes without a reply.
-    pub fn cut_replies_after(&self, bytes: usize) {
-        self.set(Direction::Replies, Flow::CutAfter(bytes));
-    }
-
-    /// Drops all further requests; the connections stay open.
-    pub fn swallow_requests(&self) {
-        self.set(Direction::Requests, Flow::Swallow);
-    }
-
     /// Drops all further replies; the connections stay open.
     pub fn swallow_replies(&self) {
         self.set(Direction::Replies, Flow::Swallow);

@@ -170,15 +170,6 @@ impl Replicated {
         found.expect("the wait ends with a master")
     }
 
-    /// Blocks until every sentinel announces this master. All sentinels have to run.
-    ///
-    /// A sentinel that does not know of the last fail-over may repeat it, and promote the former
-    /// master if that is back.
-    pub fn await_agreement_of_sentinels(&self, master: &Server) {
-        let knows = |one: &Server| announces(one) == Some(master.port()) && !is_failing_over(one);
-        eventually("all sentinels know the master", || self.sentinels.iter().all(knows));
-    }
-
     /// Returns the last lines of the sentinels' logs.
     fn logs_of_sentinels(&self) -> String {
         let last = |log: String| {

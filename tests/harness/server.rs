@@ -159,14 +159,15 @@ impl Server {
         *self.process() = None;
     }
 
-    /// Shuts the server down without saving, and waits for its end.
-    pub fn shutdown_nosave(&self) {
-        self.shutdown("NOSAVE");
-    }
-
     /// Makes the server save its data and shut down, and waits for its end.
     pub fn shutdown_save(&self) {
-        self.shutdown("SAVE");
+        let answer: RedisResult<()> =
+            redis::cmd("SHUTDOWN").arg("SAVE").query(&mut self.connection());
+        // A server that shuts down closes the connection without a reply.
+        let error = answer.expect_err("a server that ends does not answer");
+        assert!(error.is_io_error(), "the server stays: {error}");
+        self.running(|process| process.wait());
+        self.kill();
     }
 
     /// Restarts the server on its port and in its folder; blocks until the server answers.
@@ -274,15 +275,6 @@ impl Server {
             Some(user) => settings.set_username(user),
             None => settings,
         }
-    }
-
-    fn shutdown(&self, how: &str) {
-        let answer: RedisResult<()> = redis::cmd("SHUTDOWN").arg(how).query(&mut self.connection());
-        // A server that shuts down closes the connection without a reply.
-        let error = answer.expect_err("a server that ends does not answer");
-        assert!(error.is_io_error(), "the server stays: {error}");
-        self.running(|process| process.wait());
-        self.kill();
     }
 
     fn running<T>(&self, action: impl FnOnce(&mut Spawned) -> T) -> T {

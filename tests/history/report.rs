@@ -70,9 +70,13 @@ impl AddAssign for Counts {
     }
 }
 
-fn lost_updates(plan: &Plan, accounts: &[Account]) -> Vec<Violation> {
-    let fenced = accounts.iter().filter(|account| plan.work.fenced && account.lost() > 0);
-    fenced.map(|account| Promise::Updates.violation(format!("{account:?}"))).collect()
+/// Two holds with the same token, which the check of tokens judges, may lose an update.
+fn lost_updates(plan: &Plan, history: &History, accounts: &[Account]) -> Vec<Violation> {
+    let fenced = accounts.iter().filter(|_| plan.work.fenced);
+    let lost = fenced.filter(|account| {
+        account.lost() > 0 && account.lost() > history.repeated_tokens(&account.name) as u64
+    });
+    lost.map(|account| Promise::Updates.violation(format!("{account:?}"))).collect()
 }
 
 impl Report {
@@ -81,7 +85,7 @@ impl Report {
     /// `left` has a text for everything that was left behind.
     pub fn of(plan: &Plan, history: &History, accounts: Vec<Account>, left: &[String]) -> Report {
         let Findings { mut violations, longest_wait } = history.findings();
-        violations.extend(lost_updates(plan, &accounts));
+        violations.extend(lost_updates(plan, history, &accounts));
         violations.extend(left.iter().map(|text| Promise::Leftovers.violation(text)));
         let mut kinds_of_faults = BTreeMap::new();
         for disturbance in &history.disturbances {

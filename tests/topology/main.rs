@@ -7,7 +7,6 @@ mod announcements;
 mod audit;
 mod cluster;
 mod counts;
-mod deployments;
 mod election;
 mod holders;
 mod inspection;

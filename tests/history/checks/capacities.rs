@@ -179,17 +179,15 @@ mod tests {
             change(Verb::Resize, 5, 100, done(110)),
             change(Verb::Resize, 1, 200, done(210)),
         ]);
-        let at = |at| between(&resizes, at, at);
-        let all = [at(99), at(105), at(150), at(205), at(211)];
-        assert_eq!(all, [3..=3, 3..=5, 5..=5, 1..=5, 1..=1]);
+        let around =
+            |history: &History| [99, 105, 150, 205, 211].map(|at| between(history, at, at));
+        assert_eq!(around(&resizes), [3..=3, 3..=5, 5..=5, 1..=5, 1..=1]);
         assert_eq!(between(&resizes, 150, 300), 1..=5);
         let additions = history(vec![
             change(Verb::Add, 2, 100, done(110)),
             change(Verb::Remove, 1, 200, done(210)),
         ]);
-        let at = |at| between(&additions, at, at);
-        let all = [at(99), at(105), at(150), at(205), at(211)];
-        assert_eq!(all, [3..=3, 3..=5, 5..=5, 4..=5, 4..=4]);
+        assert_eq!(around(&additions), [3..=3, 3..=5, 5..=5, 4..=5, 4..=4]);
     }
 
     #[test]

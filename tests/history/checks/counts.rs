@@ -16,7 +16,7 @@ pub(super) fn check(
     let first = attempts.iter().chain(changes).next()?;
     let request = Some(&first.request).filter(|it| it.is_counted())?;
     let is_used = attempts.iter().any(|attempt| attempt.hold().is_some()) || !changes.is_empty();
-    if !is_used || history.may_have_lost_count(&request.lock, Nanos::MAX) {
+    if !is_used || history.may_have_lost_data(&request.lock, 0, Nanos::MAX) {
         return None;
     }
     let missing: u32 = attempts.iter().map(|attempt| may_be_missing(history, attempt)).sum();

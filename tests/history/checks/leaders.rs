@@ -132,12 +132,17 @@ impl<'a> Election<'a> {
     /// Checks that the value belongs to the token, as far as the token is known.
     fn wrong_value(&self, Seen { token, value }: Seen) -> Option<&'static str> {
         let calls = self.by_value.get(&value).map_or(&[][..], |calls| calls);
-        let is_right = match self.by_token.get(&token) {
+        // Two masters may have given the same token.
+        let decides =
+            |term: &&Term<'_>| !self.history.may_be_outdated(&term.0.request.lock, term.1.granted);
+        let is_right = match self.by_token.get(&token).filter(decides) {
             Some((attempt, _)) => attempt.request.value == value,
             // The call was killed before it recorded its term, or it failed after the grant. Or it
             // lost a term before the program saw it, and has another one since.
             None => calls.iter().any(|call| {
-                let is_of_call = |hold: &Hold| token < hold.token && self.is_new(token, call.asked);
+                let is_of_call = |hold: &Hold| {
+                    token == hold.token || token < hold.token && self.is_new(token, call.asked)
+                };
                 call.hold().is_none_or(is_of_call)
             }),
         };

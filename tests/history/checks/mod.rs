@@ -49,9 +49,8 @@ pub struct History {
     pub bounds: Bounds,
     /// The count of each plain semaphore and latch after the run, if it has a key.
     pub counts: BTreeMap<String, i64>,
-    /// The times in which each lock was free while somebody waited for it, if the servers were
-    /// watched.
-    pub free: Option<BTreeMap<String, Vec<(Nanos, Nanos)>>>,
+    /// The times in which each watched lock was free on its servers while somebody waited for it.
+    pub free: BTreeMap<String, Vec<(Nanos, Nanos)>>,
 }
 
 /// A worker process. The process that replaces a killed one is another worker.
@@ -359,7 +358,7 @@ impl History {
                 continue;
             }
             let gaps = waits::gaps(self, attempts, capacities);
-            violations.extend(tokens::check(attempts));
+            violations.extend(tokens::check(self, attempts));
             violations.extend(overlaps::check(self, attempts));
             violations.extend(capacity::check(self, attempts, capacities));
             violations.extend(limits::check(self, attempts));
@@ -398,6 +397,12 @@ impl History {
     pub fn longest_stall(&self, from: Nanos, to: Nanos) -> Nanos {
         let stalls = self.workers.iter().flat_map(|worker| &worker.stalls).chain(&self.stalls);
         stalls.map(|s| s.to.min(to).saturating_sub(s.from.max(from))).max().unwrap_or(0)
+    }
+
+    /// Returns the number of holds of a lock that have the token of another hold.
+    pub fn repeated_tokens(&self, lock: &str) -> usize {
+        let attempts = self.attempts.iter().filter(|attempt| attempt.request.lock == lock);
+        tokens::repeated(&tokens::fenced(attempts)).count()
     }
 
     /// Returns whether a semaphore may have this capacity after the run.
@@ -470,10 +475,10 @@ impl History {
         self.attempts.iter().map(|attempt| attempt.seen.len()).sum()
     }
 
-    /// Returns whether servers may have lost the count of a plain semaphore before this moment.
-    fn may_have_lost_count(&self, lock: &str, to: Nanos) -> bool {
+    /// Returns whether servers may have lost their data of a lock between two moments.
+    fn may_have_lost_data(&self, lock: &str, from: Nanos, to: Nanos) -> bool {
         let mut losses = self.disturbances.iter().filter(|d| d.loses_data());
-        losses.any(|d| d.covers(lock) && d.from <= to)
+        losses.any(|d| d.covers(lock) && d.from <= to && from <= d.until)
     }
 
     /// Returns the disturbances that the caller felt in this attempt between two moments.

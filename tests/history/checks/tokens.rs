@@ -1,15 +1,17 @@
 //! Fencing tokens strictly increase.
 //!
 //! A call that begins after another has its token gets a larger one, and no two holds have the
-//! same token.
+//! same token. A master and the one that replaces it may both grant a lock in the same microsecond,
+//! which is the token of both holds.
 
-use super::{Attempt, Promise, Violation};
+use super::overlaps::Held;
+use super::{Attempt, History, Promise, Violation};
 
-pub(super) fn check(attempts: &[&Attempt]) -> Vec<Violation> {
-    let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));
-    let mut fenced: Vec<_> = holds.filter(|(_, hold)| hold.token > 0).collect();
-    fenced.sort_by_key(|(_, hold)| hold.token);
-    let twice = fenced.windows(2).filter(|pair| pair[0].1.token == pair[1].1.token);
+pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
+    let fenced = fenced(attempts.iter().copied());
+    let by_two_masters =
+        |(attempt, hold): &Held<'_>| history.may_be_outdated(&attempt.request.lock, hold.granted);
+    let twice = repeated(&fenced).filter(|pair| !pair.iter().any(by_two_masters));
     let twice = twice.map(|pair| {
         Promise::Tokens.violation(format!("two holds have it:\n  {}\n  {}", pair[0].0, pair[1].0))
     });
@@ -33,10 +35,23 @@ pub(super) fn check(attempts: &[&Attempt]) -> Vec<Violation> {
     twice.chain(found).collect()
 }
 
+/// Returns the holds with tokens in the order of these.
+pub(super) fn fenced<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Vec<Held<'a>> {
+    let holds = attempts.filter_map(|attempt| Some((attempt, attempt.hold()?)));
+    let mut fenced: Vec<_> = holds.filter(|(_, hold)| hold.token > 0).collect();
+    fenced.sort_by_key(|(_, hold)| hold.token);
+    fenced
+}
+
+/// Returns the pairs of holds with the same token.
+pub(super) fn repeated<'a>(fenced: &'a [Held<'a>]) -> impl Iterator<Item = &'a [Held<'a>]> {
+    fenced.windows(2).filter(|pair| pair[0].1.token == pair[1].1.token)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{held, history, violated};
-    use super::super::{Attempt, Outcome, Promise};
+    use super::super::examples::{disturbance, held, history, violated};
+    use super::super::{Affected, Attempt, Effect, Outcome, Promise, REPLACED};
 
     fn with_token(mut attempt: Attempt, token: u64) -> Attempt {
         if let Outcome::Held(hold) = &mut attempt.outcome {
@@ -60,5 +75,20 @@ mod tests {
         assert_eq!(tokens(1, 3, 2), [Promise::Tokens]);
         assert_eq!(tokens(3, 1, 2), [Promise::Tokens]);
         assert_eq!(tokens(1, 2, 2), [Promise::Tokens], "the same token twice");
+    }
+
+    #[test]
+    fn a_master_and_its_successor_may_give_the_same_token() {
+        let with = |name: &str, from| {
+            let holds = [held(0, 0, 10, 20), held(1, 0, 30, 40)];
+            let mut history = history(holds.map(|hold| with_token(hold, 1)).into());
+            let mut fault = disturbance(from, from + 5, Affected::All, Effect::LosesHolds);
+            fault.name = name.to_owned();
+            history.disturbances.push(fault);
+            (violated(&history), history.repeated_tokens("a"))
+        };
+        assert_eq!(with(REPLACED[0], 30), (vec![], 1));
+        assert_eq!(with(REPLACED[0], 31), (vec![Promise::Tokens], 1));
+        assert_eq!(with("a fault", 30), (vec![Promise::Tokens], 1));
     }
 }

@@ -197,7 +197,7 @@ pub(super) fn done(history: &History, attempt: &Attempt, at: Nanos) -> Nanos {
 }
 
 fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
-    let (asked, bounds) = (attempt.asked, &history.bounds);
+    let (asked, lock, bounds) = (attempt.asked, &attempt.request.lock, &history.bounds);
     let killed = history.workers[attempt.worker].killed;
     let disturbed = |at| history.disturbances_of(attempt, asked, at).map(|d| d.felt_until).max();
     // A hold that nobody releases. A delayed request may arrive until the end of a disturbance.
@@ -214,29 +214,38 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
         false => history.lease(attempt).max(waiter) + bounds.step,
     };
     // A request that arrives later than a lease is not undone.
-    let not_undone = |at| {
+    let is_late = |at| {
         let last = history.disturbances_of(attempt, asked, at).map(|d| d.until).max();
-        let is_late = last > Some(asked + bounds.soonest(history.lease(attempt)));
-        if is_late && kept < Nanos::MAX { kept } else { 0 }
+        last > Some(asked + bounds.soonest(history.lease(attempt)))
+    };
+    let is_finite = kept < Nanos::MAX;
+    // A new master that does not know of a release keeps the lock until the end of its lease.
+    let released_at = |at: Nanos| {
+        let forgotten = is_finite && history.may_have_lost_data(lock, at, at + kept);
+        if forgotten { at + kept } else { at }
     };
     // After a disturbance, the worker releases the hold that its attempt may have left.
-    let confirmed =
-        |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack + not_undone(at));
+    let confirmed = |at| {
+        let to = disturbed(at)?.max(at) + bounds.response + bounds.slack;
+        Some(if is_finite && is_late(at) { to + kept } else { released_at(to) })
+    };
     let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
         // A member may be held while the call waits for the others, and is released then.
         Outcome::Refused(at) | Outcome::Failed(at) if attempt.request.verb == Verb::Join => {
-            (asked, done(history, attempt, *at))
+            (asked, released_at(done(history, attempt, *at)))
         }
         Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => (asked, confirmed(*at)?),
         Outcome::Held(hold) => {
             let is_known = attempt.request.verb != Verb::Join && disturbed(hold.granted).is_none();
             let from = if is_known { hold.granted } else { asked };
             let mut to = match (released(history, attempt, hold), hold.lost) {
-                (Some((at, End::Unlocked)), None) => at,
+                (Some((at, End::Unlocked)), None) => released_at(at),
                 // The permits of a killed process may not be given back after a failed request.
-                (Some((at, End::Dropped)), None) if kept < Nanos::MAX => done(history, attempt, at),
+                (Some((at, End::Dropped)), None) if is_finite => {
+                    released_at(done(history, attempt, at))
+                }
                 (Some((at, _)), _) => expired(at),
                 (None, _) => expired(killed.unwrap_or(Nanos::MAX)),
             };
@@ -277,14 +286,10 @@ fn gap(
     }
     let others = || spans.of_others(attempt, from, end);
     let by_attempts = gap(others().map(|span| (span.from, span.to)).collect());
-    // A live waiter that does not answer may leave a fair lock free for a while.
-    let free = history.free.as_ref().filter(|_| !attempt.request.is_fair());
-    let by_servers = free.map(|free| {
-        let taken = outside(free.get(&attempt.request.lock), from, end);
-        let minimums = others().filter_map(|span| after_minimum(&history.bounds, span.attempt));
-        gap(taken.into_iter().chain(minimums).collect())
-    });
-    Some(by_servers.map_or(by_attempts, |gap| gap.max(by_attempts)))
+    let taken = outside(history.free.get(&attempt.request.lock), from, end);
+    let minimums = others().filter_map(|span| after_minimum(&history.bounds, span.attempt));
+    let by_servers = gap(taken.into_iter().chain(minimums).collect());
+    Some(by_attempts.max(by_servers))
 }
 
 /// Returns the time in which a queue lock is free after the minimum of a hold that ended early: no
@@ -296,7 +301,7 @@ fn after_minimum(bounds: &Bounds, attempt: &Attempt) -> Option<(Nanos, Nanos)> {
     is_early.then(|| (minimum, minimum + bounds.step + bounds.heartbeat))
 }
 
-/// Returns the times from one moment to another that are not among these.
+/// Returns the times from one moment to another that are not among these; all if none are known.
 fn outside(free: Option<&Vec<(Nanos, Nanos)>>, from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
     let (mut taken, mut since) = (Vec::new(), from);
     for (start, end) in free.into_iter().flatten().filter(|(_, end)| *end > from) {
@@ -314,7 +319,7 @@ fn lacks_permits(history: &History, attempt: &Attempt, to: Nanos, capacities: &C
     let is_short = free.is_some_and(|free| *free < i64::from(request.capacity()));
     request.is_counted()
         && (is_short || !capacities.are_constant())
-        && history.may_have_lost_count(&request.lock, to)
+        && history.may_have_lost_data(&request.lock, 0, to)
 }
 
 /// Returns the end of the wait; `None` if it is not known.
@@ -398,7 +403,7 @@ mod tests {
             let mut history = history(vec![killed, held(1, 50, 1000, 2000)]);
             history.workers[0].killed = Some(millis(150));
             let free = free.iter().map(|(from, to)| (millis(*from), millis(*to))).collect();
-            history.free = Some([(lock, free)].into());
+            history.free = [(lock, free)].into();
             violated(&history)
         };
         assert_eq!(granted(&[(1000 - BOUND, 1000)]), []);
@@ -418,7 +423,7 @@ mod tests {
             let lock = format!("{kind}-0");
             history.attempts.iter_mut().for_each(|it| it.request.lock.clone_from(&lock));
             let free = vec![(millis(minimum.max(ended)), millis(granted))];
-            history.free = Some([(lock, free)].into());
+            history.free = [(lock, free)].into();
             violated(&history)
         };
         assert_eq!(late("queued", 100, 0), []);
@@ -497,6 +502,26 @@ mod tests {
         assert_eq!(late(1000, 1001 + 100 + BOUND), [Promise::Wait]);
         assert_eq!(late(1001, 1001 + 100 + 1000 + BOUND), []);
         assert_eq!(late(1001, 1002 + 100 + 1000 + BOUND), [Promise::Wait]);
+    }
+
+    #[test]
+    fn a_master_that_does_not_know_of_a_release_keeps_the_lock_for_its_lease() {
+        let failed = || asking(0, 0, Outcome::Failed(millis(80)));
+        let late = |earlier, from, granted| {
+            let lose = |history: &mut History| {
+                history.disturbances.push(disturbance(60, 61, Affected::Worker(0), Effect::Delays));
+                let loss = disturbance(from, from + 10, Affected::Nobody, Effect::LosesHolds);
+                history.disturbances.push(loss);
+            };
+            after(earlier, granted, lose)
+        };
+        // A release that the call does not wait for takes a response time-out and the slack.
+        for (earlier, released) in [(held(0, 0, 0, 100), 100), (dropped(), 200), (failed(), 180)] {
+            let late = |from, granted| late(earlier.clone(), from, granted);
+            assert_eq!(late(released + 1000, released + 1000 + BOUND), []);
+            assert_eq!(late(released + 1000, released + 1001 + BOUND), [Promise::Wait]);
+            assert_eq!(late(released + 1001, released + 1 + BOUND), [Promise::Wait]);
+        }
     }
 
     #[test]
