@@ -17,7 +17,7 @@ pub struct Control {
 }
 
 /// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 37] = [
+pub const CONTROLS: [Control; 38] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -69,6 +69,7 @@ pub const CONTROLS: [Control; 37] = [
     Control { fault: "search-ends-early", promise: Promise::Question, plan: search_ends_early },
     Control { fault: "names-kept", promise: Promise::Growth, plan: names_kept },
     Control { fault: "observers-stay", promise: Promise::Leftovers, plan: brief_observers },
+    Control { fault: "hand-off-uncounted", promise: Promise::Told, plan: told_hand_offs },
     // Faults that reviews found once, put back.
     Control {
         fault: "release-raced-by-message",
@@ -141,6 +142,12 @@ fn token_passed_on(seed: u64) -> Plan {
     let all = Plan::everything(Layout::One, seed, SPAN);
     let work = Work { kinds: vec![Kind::Fenced], locks: 1, threads: 4, ..all.work };
     Plan { faults: vec![Fault::Quiet], work, ..all }
+}
+
+/// The same, with clients whose statistics are checked.
+fn told_hand_offs(seed: u64) -> Plan {
+    let plan = token_passed_on(seed);
+    Plan { work: Work { told: true, ..plan.work }, ..plan }
 }
 
 /// Listeners lose their connections while callers wait.

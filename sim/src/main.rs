@@ -32,6 +32,7 @@ mod frees;
 #[path = "../../tests/history/kind.rs"]
 mod kind;
 mod leases;
+mod ledger;
 #[path = "../../tests/history/left.rs"]
 mod left;
 mod nemesis;

@@ -66,6 +66,7 @@ fn with_own_work(plan: Plan) -> Plan {
     let mut faults = Fault::of(plan.layout, &work.kinds);
     faults.push(Fault::LackReplicas);
     let overlapping = *rng.choice(&[0, 50]).expect("two");
+    let work = Work { told: rng.bool(), ..work };
     Plan { faults, overlapping, work, ..plan }
 }
 

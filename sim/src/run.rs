@@ -117,6 +117,8 @@ fn judge(plan: &Plan) -> (Report, History) {
     report.violations.extend(leases::violations(&history));
     let growth = workers.growth.iter().map(|text| Promise::Growth.violation(text));
     report.violations.extend(growth);
+    let miscounted = workers.miscounted.iter().map(|text| Promise::Told.violation(text));
+    report.violations.extend(miscounted);
     let busiest = net::busiest_connecting();
     report.violations.extend(
         (busiest.unexplained > MOST_ATTEMPTS).then(|| {

@@ -4,6 +4,7 @@ use crate::checks::Worker;
 use crate::frees;
 use crate::kind::Kind;
 use crate::leases;
+use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::program::{self, Arguments};
 use crate::record::{Event, Record};
@@ -46,6 +47,8 @@ struct Signals {
     is_idle: AtomicBool,
     ends: AtomicBool,
     records: Mutex<Vec<Record>>,
+    /// What was wrong in the events and the statistics.
+    miscounted: Mutex<Vec<String>>,
 }
 
 /// A worker process.
@@ -70,6 +73,8 @@ pub struct Workers<'a> {
     pub leftovers: Vec<String>,
     /// The processes whose tasks or memory have grown, and how far.
     pub growth: Vec<String>,
+    /// The processes with wrong events or statistics, and what was wrong.
+    pub miscounted: Vec<String>,
 }
 
 impl<'a> Workers<'a> {
@@ -83,6 +88,7 @@ impl<'a> Workers<'a> {
             ended: BTreeMap::new(),
             leftovers: Vec::new(),
             growth: Vec::new(),
+            miscounted: Vec::new(),
         };
         for _ in 0..plan.work.workers {
             let process = workers.start_process();
@@ -183,6 +189,10 @@ impl<'a> Workers<'a> {
             if !left.is_empty() {
                 self.leftovers.push(format!("worker {}: {left:?}", process.index));
             }
+            let miscounted =
+                std::mem::take(&mut *process.signals.miscounted.lock().expect("no panic"));
+            let text = |it: &String| format!("worker {}: {it}", process.index);
+            self.miscounted.extend(miscounted.iter().map(text));
             self.keep_records(process);
         }
         std::mem::take(&mut self.ended).into_values()
@@ -224,7 +234,11 @@ fn step_time_of_day(process: ProcessId) {
 
 /// Runs a worker until it shall end.
 fn run(index: usize, arguments: &Arguments, signals: &Signals) {
-    let clients = arguments.clients();
+    let ledger = arguments.work.told.then(Arc::<Ledger>::default);
+    let clients = arguments.clients_with(|settings| match &ledger {
+        Some(ledger) => settings.events(Arc::clone(ledger)),
+        None => settings,
+    });
     signals.is_ready.store(true, Ordering::SeqCst);
     let sink = |record: &Record| {
         leases::note(index, record);
@@ -240,6 +254,9 @@ fn run(index: usize, arguments: &Arguments, signals: &Signals) {
     signals.is_idle.store(true, Ordering::SeqCst);
     while !signals.ends.load(Ordering::SeqCst) {
         thread::sleep(INTERVAL);
+    }
+    if let Some(ledger) = ledger {
+        *signals.miscounted.lock().expect("no panic") = ledger.check(&clients);
     }
     drop(clients);
 }

@@ -80,6 +80,8 @@ pub struct Work {
     pub min_replicas: u32,
     /// Whether the store checks fencing tokens.
     pub fenced: bool,
+    /// Whether locks are watched too, and the events and the statistics of clients are checked.
+    pub told: bool,
 }
 
 /// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
@@ -159,6 +161,7 @@ impl Plan {
             response_timeout: Duration::from_secs(1),
             min_replicas: 0,
             fenced: true,
+            told: false,
         };
         Plan {
             name: "everything",

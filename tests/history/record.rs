@@ -39,7 +39,8 @@ pub enum Event {
     /// The worker has made a call about a latch, or a lock is held. A wait has ended with an open
     /// latch.
     Done,
-    /// A reader or an observer of an election learns this leader, or that there is none.
+    /// A reader or an observer of an election learns this leader, or that there is none. Or the
+    /// answer to a question has this token, and no value.
     Seen(Option<Seen>),
     /// The call gave up at its deadline, or changed nothing, or a lock is free.
     Refused,

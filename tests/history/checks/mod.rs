@@ -249,6 +249,9 @@ pub enum Promise {
     /// The threads and the memory of a client do not grow.
     #[allow(dead_code, reason = "only the simulation counts them")]
     Growth,
+    /// The events and the statistics of a client tell what happened.
+    #[allow(dead_code, reason = "only the workers of the simulation listen")]
+    Told,
 }
 
 impl fmt::Display for Violation {

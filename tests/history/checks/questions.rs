@@ -1,9 +1,11 @@
-//! A question whether a lock is held has the right answer.
+//! A question about a lock has the right answer.
 //!
 //! A history does not show when a server answered. So an answer counts as wrong only if it was wrong
 //! all the time from the question to the answer: one hold was valid all that time and the lock is
 //! reported free, or no attempt can have held the lock and it is reported held. After an early
 //! release with a minimum, nobody holds the lock and it may be reported either way.
+//!
+//! An answer with a token has at least that of each hold that was granted before the question.
 //!
 //! A search asks one server after the other. It may miss a lock while a master is replaced, or while
 //! the lock's slot moves.
@@ -25,7 +27,8 @@ pub(super) fn check(
     let spans = Spans::of(history, calls);
     let wrong = questions.iter().filter_map(|question| match question.outcome {
         Outcome::Refused(at) => wrongly_free(history, calls, question, at),
-        Outcome::Done(at) => wrongly_held(history, calls, &spans, question, at),
+        Outcome::Done(at) => wrongly_held(history, calls, &spans, question, at)
+            .or_else(|| too_small_a_token(history, calls, question, at)),
         _ => None,
     });
     wrong.collect()
@@ -75,11 +78,29 @@ fn wrongly_held(
     (!may_be_held).then(|| Promise::Question.violation(format!("reported held: {question}")))
 }
 
+/// Checks the token of an answer, which came at this moment.
+fn too_small_a_token(
+    history: &History,
+    calls: &[&Attempt],
+    question: &Attempt,
+    at: Nanos,
+) -> Option<Violation> {
+    let token = question.seen.first()?.leader?.token;
+    let is_larger = |call: &&&Attempt| {
+        let hold = call.hold().filter(|hold| hold.granted < question.asked && token < hold.token);
+        hold.is_some() && !history.may_have_lost(call, at)
+    };
+    let larger = calls.iter().find(is_larger)?;
+    let is_excused = history.may_be_outdated(&question.request.lock, at);
+    let text = || format!("{question}: token {token}, after {larger}");
+    (!is_excused).then(|| Promise::Question.violation(text()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
-    use super::super::{Affected, Attempt, Disturbance, Effect, Outcome, Promise};
-    use crate::record::{Verb, millis};
+    use super::super::{Affected, Attempt, Disturbance, Effect, Outcome, Promise, Sighting};
+    use crate::record::{Seen, Verb, millis};
 
     /// Returns a question of worker 1 from 20 ms on, answered after 10 ms.
     fn question(outcome: fn(u64) -> Outcome) -> Attempt {
@@ -117,6 +138,24 @@ mod tests {
         assert_eq!(beside(taken(), vec![held(0, 31, 40, 90)]), [Promise::Question]);
         let killed = asking(0, 0, Outcome::Unknown);
         assert_eq!(beside(taken(), vec![killed]), [], "a call without an answer");
+    }
+
+    #[test]
+    fn an_answer_has_at_least_the_token_of_each_hold_that_was_granted_before() {
+        let with = |token, granted, loss| {
+            let mut taken = question(Outcome::Done);
+            let leader = Some(Seen { token, value: 0 });
+            taken.seen.push(Sighting { at: millis(30), leader });
+            let mut history = history(vec![held(0, 0, granted, 90), taken]);
+            let effect = if loss { Effect::LosesHolds } else { Effect::Delays };
+            history.disturbances.push(disturbance(1, 2, Affected::Nobody, effect));
+            violated(&history)
+        };
+        // The token of an example is the moment of its grant.
+        assert_eq!(with(19, 19, false), []);
+        assert_eq!(with(18, 19, false), [Promise::Question]);
+        assert_eq!(with(18, 19, true), [], "the counter may be lost");
+        assert_eq!(with(19, 20, false), [], "granted after the question");
     }
 
     #[test]

@@ -113,11 +113,16 @@ impl Arguments {
     /// Builds the clients, one for each independent server. Blocks until the current fault, if any,
     /// has ended.
     pub fn clients(&self) -> Vec<Client> {
-        let urls = &self.urls;
+        self.clients_with(|settings| settings)
+    }
+
+    /// Builds the clients like `clients`, with more settings.
+    pub fn clients_with(&self, more: impl Fn(Builder) -> Builder) -> Vec<Client> {
+        let (urls, settings) = (&self.urls, || more(self.settings()));
         match self.topology.as_str() {
-            "single" => urls.iter().map(|url| build(|| self.settings().single(url))).collect(),
-            "cluster" => vec![build(|| self.settings().cluster(urls))],
-            master => vec![build(|| self.settings().sentinel(master, urls))],
+            "single" => urls.iter().map(|url| build(|| settings().single(url))).collect(),
+            "cluster" => vec![build(|| settings().cluster(urls))],
+            master => vec![build(|| settings().sentinel(master, urls))],
         }
     }
 }

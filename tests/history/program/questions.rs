@@ -1,12 +1,14 @@
 //! Questions whether a lock is held, in each of the ways that the library has.
+//!
+//! Some ways show the last token of the lock too.
 
 use super::{Thread, error_word};
 use crate::kind::Kind;
-use crate::record::{Event, Request, Verb};
-use crate::system::now;
+use crate::record::{Event, Request, Seen, Verb};
+use crate::system::{now, thread};
 use leasehold::kind::LockKind;
-use leasehold::{Client, Lock, RedLock, Result};
-use std::collections::BTreeSet;
+use leasehold::{Client, Lock, LockInfo, RedLock, Result};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A way to ask.
 #[derive(Clone, Copy)]
@@ -16,33 +18,98 @@ enum Way {
     LockInfo,
     /// A search, which answers for many locks at once.
     Search,
+    /// A watch, which answers for some locks at each look.
+    Watch,
 }
 
-const WAYS: [Way; 4] = [Way::IsLocked, Way::Holder, Way::LockInfo, Way::Search];
+const WAYS: [Way; 5] = [Way::IsLocked, Way::Holder, Way::LockInfo, Way::Search, Way::Watch];
+
+/// The number of ways of a worker whose events are not checked.
+const FEW: usize = 4;
+
+/// The number of looks of a watch.
+const LOOKS: usize = 3;
+
+#[derive(Clone)]
+enum Answer {
+    Free,
+    /// Held, and the last token of the lock if the way shows it.
+    Held(Option<u64>),
+}
+
+impl Answer {
+    fn of(lock: Option<&LockInfo>) -> Answer {
+        lock.map_or(Answer::Free, |lock| Answer::Held(lock.token()))
+    }
+}
+
+impl From<bool> for Answer {
+    fn from(is_held: bool) -> Answer {
+        if is_held { Answer::Held(None) } else { Answer::Free }
+    }
+}
 
 impl Thread<'_> {
     /// Asks once whether a lock is held. The answer is recorded as `Done` or `Refused`.
     pub(super) fn ask(&mut self, kind: Kind) {
-        let way = *self.rng.choice(&WAYS).expect("there are some");
-        if matches!(way, Way::Search) && kind != Kind::Red {
-            return self.search();
+        let ways = if self.arguments.work.told { WAYS.len() } else { FEW };
+        let way = *self.rng.choice(&WAYS[..ways]).expect("there are some");
+        match way {
+            Way::Search if kind != Kind::Red => return self.search(),
+            Way::Watch if kind != Kind::Red => return self.watch(),
+            _ => {}
         }
         let Request { lock, shared, .. } = self.request(kind, false);
         let question = Request { verb: Verb::Ask, shared, ..Request::waiting(lock, 0) };
         let attempt = self.asks(question.clone());
-        let event = match is_held(kind, &question, self.clients, way) {
-            Ok(true) => Event::Done,
-            Ok(false) => Event::Refused,
+        self.answered(attempt, answer(kind, &question, self.clients, way));
+    }
+
+    fn answered(&self, attempt: u64, answer: Result<Answer>) {
+        let at = now();
+        let event = match answer {
+            Ok(Answer::Held(token)) => {
+                let seen = token.map(|token| Event::Seen(Some(Seen { token, value: 0 })));
+                seen.into_iter().for_each(|seen| self.record(attempt, at, seen));
+                Event::Done
+            }
+            Ok(Answer::Free) => Event::Refused,
             Err(error) => Event::Failed(error_word(&error)),
         };
-        self.record(attempt, now(), event);
+        self.record(attempt, at, event);
+    }
+
+    /// Asks about some locks at once, with one answer for each lock and both of its sides.
+    fn ask_for_each(
+        &self,
+        verb: Verb,
+        locks: &BTreeSet<String>,
+        ask: impl FnOnce() -> Vec<Result<Answer>>,
+    ) {
+        let side = |lock: &String, shared| {
+            self.asks(Request { verb, shared, ..Request::waiting(lock.clone(), 0) })
+        };
+        let asked: Vec<_> =
+            locks.iter().map(|lock| [false, true].map(|it| side(lock, it))).collect();
+        for (sides, answer) in asked.into_iter().zip(ask()) {
+            sides.into_iter().for_each(|attempt| self.answered(attempt, answer.clone()));
+        }
+    }
+
+    /// Returns a lock of each of these kinds that is in use at present.
+    fn one_of_each(&mut self, kinds: Vec<Kind>) -> BTreeSet<String> {
+        kinds.into_iter().map(|kind| kind.lock(self.number(kind))).collect()
+    }
+
+    fn kinds_with_one_key(&self) -> Vec<Kind> {
+        let kinds = self.arguments.work.kinds.iter().filter(|kind| kind.is_one_key());
+        kinds.copied().collect()
     }
 
     /// Searches for locks of all kinds, or of one. Records an answer for each lock that is in use at
     /// present, and for each other lock that is found.
     fn search(&mut self) {
-        let kinds = self.arguments.work.kinds.iter().filter(|kind| kind.is_one_key());
-        let mut kinds: Vec<Kind> = kinds.copied().collect();
+        let mut kinds = self.kinds_with_one_key();
         let mut pattern = "*".to_owned();
         if self.rng.bool() {
             let kind = *self.rng.choice(&kinds).expect("the asking kind is one of them");
@@ -50,57 +117,66 @@ impl Thread<'_> {
             pattern = format!("{kind}-*");
         }
         let from = now();
-        let sought: BTreeSet<String> =
-            kinds.into_iter().map(|kind| kind.lock(self.number(kind))).collect();
-        let question = |lock: &String, shared| Request {
-            verb: Verb::Search,
-            shared,
-            ..Request::waiting(lock.clone(), 0)
-        };
-        // A search shows both sides of a lock.
-        let both = [false, true];
-        let asked: Vec<_> =
-            sought.iter().flat_map(|lock| both.map(|it| question(lock, it))).collect();
-        let attempts: Vec<_> =
-            asked.into_iter().map(|it| (it.lock.clone(), self.asks(it))).collect();
-        let (found, error) = found(&self.clients[0], &pattern);
-        let at = now();
-        for (lock, attempt) in attempts {
-            let event = match (&error, found.contains(&lock)) {
-                (_, true) => Event::Done,
-                (None, false) => Event::Refused,
-                (Some(error), false) => Event::Failed(error.clone()),
+        let sought = self.one_of_each(kinds);
+        let mut all_found = BTreeMap::new();
+        self.ask_for_each(Verb::Search, &sought, || {
+            let (found, failed) = found(&self.clients[0], &pattern);
+            let answer = |lock| match (found.get(lock), &failed) {
+                (Some(answer), _) => Ok(answer.clone()),
+                (None, Some(error)) => Err(error.clone()),
+                (None, None) => Ok(Answer::Free),
             };
-            self.record(attempt, at, event);
-        }
-        for lock in found.difference(&sought) {
+            let answers = sought.iter().map(answer).collect();
+            all_found = found;
+            answers
+        });
+        for (lock, answer) in all_found.into_iter().filter(|(lock, _)| !sought.contains(lock)) {
             let attempt = self.next_attempt();
-            self.record(attempt, from, Event::Asks(question(lock, false)));
-            self.record(attempt, at, Event::Done);
+            let question = Request { verb: Verb::Search, ..Request::waiting(lock, 0) };
+            self.record(attempt, from, Event::Asks(question));
+            self.answered(attempt, Ok(answer));
+        }
+    }
+
+    /// Looks at a lock of each kind a few times.
+    fn watch(&mut self) {
+        let kinds = self.kinds_with_one_key();
+        let locks = self.one_of_each(kinds);
+        let mut watch = self.clients[0].watch_locks(&locks).expect("an open client");
+        for _ in 0..LOOKS {
+            self.ask_for_each(Verb::Ask, &locks, || match watch.look_each() {
+                Ok(states) => states
+                    .into_iter()
+                    .map(|state| state.map(|lock| Answer::of(lock.as_ref())))
+                    .collect(),
+                Err(error) => vec![Err(error); locks.len()],
+            });
+            let span = self.span();
+            thread::sleep(span);
         }
     }
 }
 
-/// Returns the names of the locks that a search finds, and its first error, if it has one.
-fn found(client: &Client, pattern: &str) -> (BTreeSet<String>, Option<String>) {
-    let (mut found, mut error) = (BTreeSet::new(), None);
+/// Returns the locks that a search finds, and its first error, if it has one.
+fn found(client: &Client, pattern: &str) -> (BTreeMap<String, Answer>, Option<leasehold::Error>) {
+    let (mut found, mut failed) = (BTreeMap::new(), None);
     let locks = match client.locks(pattern) {
         Ok(locks) => locks,
-        Err(error) => return (found, Some(error_word(&error))),
+        Err(error) => return (found, Some(error)),
     };
     for lock in locks {
         match lock {
-            Ok(lock) => drop(found.insert(lock.name().to_owned())),
-            Err(failed) => error = error.or_else(|| Some(error_word(&failed))),
+            Ok(lock) => drop(found.insert(lock.name().to_owned(), Answer::of(Some(&lock)))),
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
-    (found, error)
+    (found, failed)
 }
 
-fn is_held(kind: Kind, question: &Request, clients: &[Client], way: Way) -> Result<bool> {
+fn answer(kind: Kind, question: &Request, clients: &[Client], way: Way) -> Result<Answer> {
     let (client, name) = (&clients[0], &*question.lock);
     match kind {
-        Kind::Red => RedLock::new(clients.to_vec(), name).is_locked(),
+        Kind::Red => RedLock::new(clients.to_vec(), name).is_locked().map(Answer::from),
         Kind::Fenced => asked(&client.fenced_lock(name), client, way),
         Kind::Fair => asked(&client.fair_lock(name), client, way),
         Kind::Rw if question.shared => asked(&client.rw_lock(name).read_lock(), client, way),
@@ -111,10 +187,12 @@ fn is_held(kind: Kind, question: &Request, clients: &[Client], way: Way) -> Resu
     }
 }
 
-fn asked<K: LockKind>(lock: &Lock<K>, client: &Client, way: Way) -> Result<bool> {
-    match way {
-        Way::IsLocked => lock.is_locked(),
-        Way::Holder => Ok(lock.holder()?.is_some()),
-        Way::LockInfo | Way::Search => Ok(client.lock_info(lock.name())?.is_some()),
-    }
+fn asked<K: LockKind>(lock: &Lock<K>, client: &Client, way: Way) -> Result<Answer> {
+    Ok(match way {
+        Way::IsLocked => lock.is_locked()?.into(),
+        Way::Holder => lock.holder()?.is_some().into(),
+        Way::LockInfo | Way::Search | Way::Watch => {
+            Answer::of(client.lock_info(lock.name())?.as_ref())
+        }
+    })
 }
