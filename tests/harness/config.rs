@@ -98,7 +98,8 @@ impl Config {
     /// Makes the server's clock movable (`Server::set_clock`).
     pub fn movable_clock(mut self) -> Self {
         self.movable_clock = true;
-        self
+        // The allocator's thread would sleep until moments of another clock: not at all, or long.
+        self.line("jemalloc-bg-thread no")
     }
 
     /// Sets a command that runs after each start. The server may refuse it.

@@ -13,8 +13,11 @@ use std::time::{Duration, Instant};
 /// Long enough that a slow machine fails no test.
 pub const BOUND: Duration = Duration::from_secs(30);
 
-/// The pause between two checks of a condition.
-const INTERVAL: Duration = Duration::from_millis(1);
+/// The shortest and the longest pause between two checks of a condition.
+///
+/// A pause is a tenth of the wait so far. So a wait ends soon after its condition holds, and long
+/// waits for servers leave the processor to them.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(25)];
 
 /// The number of bytes that the kernel keeps of a thread's name.
 const KEPT_OF_A_NAME: usize = 15;
@@ -43,10 +46,11 @@ pub fn holds_within(bound: Duration, mut condition: impl FnMut() -> bool) -> boo
         if condition() {
             return true;
         }
-        if start.elapsed() >= bound {
+        let waited = start.elapsed();
+        if waited >= bound {
             return false;
         }
-        thread::sleep(INTERVAL);
+        thread::sleep((waited / 10).clamp(PAUSES[0], PAUSES[1]));
     }
 }
 
@@ -69,7 +73,7 @@ pub fn or_too_late<T>(outcome: leasehold::Result<Option<T>>) -> leasehold::Resul
     outcome.or_else(|error| if error.is_timeout() { Ok(None) } else { Err(error) })
 }
 
-/// The number of checks, a millisecond apart, that must find the same sleep.
+/// The number of further checks, a millisecond apart, that must find the same sleep.
 const CHECKS: u32 = 15;
 
 /// Runs `wait` on a new thread; blocks until that thread sleeps.
@@ -86,12 +90,13 @@ pub fn sleeping<T: Send + 'static>(
     };
     let thread = thread::Builder::new().name(name.to_owned()).spawn(run).expect("a thread");
     let status = Path::new("/proc").join(receiver.recv().expect("the path")).join("status");
-    let (mut last, mut checks) = (None, 0);
     eventually("the thread sleeps", || {
-        let now = sleep_count(&status);
-        checks = if now.is_some() && now == last { checks + 1 } else { 0 };
-        last = now;
-        checks == CHECKS
+        let first = sleep_count(&status);
+        let goes_on = |_| {
+            thread::sleep(PAUSES[0]);
+            sleep_count(&status) == first
+        };
+        first.is_some() && (0..CHECKS).all(goes_on)
     });
     thread
 }

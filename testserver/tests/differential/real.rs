@@ -33,6 +33,8 @@ impl Real {
         let program = std::env::var("LEASEHOLD_REDIS_SERVER");
         let process = Command::new(program.as_deref().unwrap_or("redis-server"))
             .args(["--port", "0", "--save", "", "--appendonly", "no"])
+            // The allocator's thread would sleep until moments of a clock that stands still.
+            .args(["--jemalloc-bg-thread", "no"])
             .arg("--unixsocket")
             .arg(folder.path().join("socket"))
             .env("LD_PRELOAD", library)
