@@ -67,6 +67,9 @@ fn with_own_work(plan: Plan) -> Plan {
     faults.push(Fault::LackReplicas);
     let overlapping = *rng.choice(&[0, 50]).expect("two");
     let work = Work { told: rng.bool(), ..work };
+    if work.told && has_replicas {
+        faults.extend([Fault::FullServer, Fault::MoveClock]);
+    }
     Plan { faults, overlapping, work, ..plan }
 }
 

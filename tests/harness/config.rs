@@ -99,7 +99,7 @@ impl Config {
     pub fn movable_clock(mut self) -> Self {
         self.movable_clock = true;
         // The allocator's thread would sleep until moments of another clock: not at all, or long.
-        self.line("jemalloc-bg-thread no")
+        self.greeting(&["CONFIG", "SET", "jemalloc-bg-thread", "no"])
     }
 
     /// Sets a command that runs after each start. The server may refuse it.

@@ -130,11 +130,11 @@ impl Fault {
         matches!(self, FailOver | KillMaster | StopMaster | CutOffMaster)
     }
 
-    /// Whether the fault meets single packets, or single locks.
-    #[allow(dead_code, reason = "only real histories leave such faults to the simulation")]
-    pub fn is_of_packets_or_locks(self) -> bool {
-        let late = [Fault::LateRequests, Fault::LateReplies];
-        [&Fault::CONNECTIONS[..], &Fault::LOCKS, &late].concat().contains(&self)
+    /// Whether the fault meets a whole process: a server, or a worker.
+    #[allow(dead_code, reason = "only real histories leave other faults to the simulation")]
+    pub fn is_of_processes(self) -> bool {
+        let of_workers = [Fault::KillWorker, Fault::StopWorker, Fault::CutOffWorker];
+        self.is_of_servers() || of_workers.contains(&self)
     }
 
     pub fn is_of_clients(self) -> bool {

@@ -114,11 +114,11 @@ fn promises_are_kept_with_five_servers() {
     assert_kept(Layout::Five);
 }
 
-/// Injects the faults of servers, processes and whole connections. The simulation has all faults and
-/// plans, and the seeded faults; `script/soak` has all faults and plans.
+/// Injects the faults of servers and processes. The simulation has all faults and plans, and the
+/// seeded faults; `script/soak` has all faults and plans.
 fn assert_kept(layout: Layout) {
     let mut plan = Plan::everything(layout, seed(), span());
-    plan.faults.retain(|fault| !fault.is_of_packets_or_locks());
+    plan.faults.retain(|fault| fault.is_of_processes());
     run(&plan).assert_kept_and_busy();
 }
 

@@ -20,6 +20,17 @@ pub(crate) fn cpu(pid: u32) -> Result<Duration> {
         * ticks.try_into()?)
 }
 
+/// Returns the processor time of the running threads so far, in nanoseconds.
+pub(crate) fn cpu_of_threads(pid: u32) -> Result<Duration> {
+    let mut used = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // The time on a processor, and two other numbers.
+        let times = fs::read_to_string(thread?.path().join("schedstat"))?;
+        used += times.split(' ').next().ok_or("an odd schedstat")?.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(used))
+}
+
 /// Returns the bytes of resident memory.
 pub(crate) fn resident(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use redis::Connection;
 
 use crate::Result;
+use crate::process;
 use crate::spawned::Spawned;
 
 /// The commands by which the libraries acquire and release.
@@ -15,7 +16,7 @@ const CALLS: [&str; 5] = ["eval", "evalsha", "fcall", "set", "setnx"];
 
 pub(crate) struct Server {
     // Fields are dropped in this order: the process ends before its folder goes.
-    _process: Spawned,
+    process: Spawned,
     watch: Connection,
     tcp: String,
     unix: String,
@@ -72,7 +73,7 @@ impl Server {
         };
         let (tcp, unix) =
             (format!("redis://127.0.0.1:{port}"), format!("unix://{}", socket.display()));
-        Ok(Server { _process: process, watch, tcp, unix, folder })
+        Ok(Server { process, watch, tcp, unix, folder })
     }
 
     pub(crate) fn url(&self, path: Path) -> &str {
@@ -100,16 +101,7 @@ impl Server {
             line.strip_prefix("calls=")?.split(',').next()?.parse::<f64>().ok()
         });
         let calls = calls.sum();
-        Ok(Counters { commands, calls, bytes, cpu: self.cpu()? })
-    }
-
-    /// Returns the processor time so far, with a finer resolution than the ticks of the system.
-    fn cpu(&mut self) -> Result<Duration> {
-        let used = self.info("cpu")?;
-        let seconds = |name: &str| -> Result<f64> {
-            Ok(used.get(name).ok_or_else(|| format!("no {name}"))?.parse()?)
-        };
-        Ok(Duration::from_secs_f64(seconds("used_cpu_user")? + seconds("used_cpu_sys")?))
+        Ok(Counters { commands, calls, bytes, cpu: process::cpu_of_threads(self.process.pid())? })
     }
 
     pub(crate) fn version(&mut self) -> Result<String> {
