@@ -10,10 +10,6 @@ use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(60);
-/// Checks in a row without a new request after which a waiter counts as asleep.
-///
-/// The checks are some milliseconds apart.
-const QUIET_CHECKS: u32 = 15;
 
 /// The guard that a verb returns.
 enum AnyGuard {
@@ -69,18 +65,8 @@ fn all_verbs() -> impl Iterator<Item = (&'static str, Verb)> {
 }
 
 /// Blocks until a waiter is subscribed and sends no requests.
-///
-/// After that, only a message or a poll can wake the waiter.
 fn wait_until_quiet(server: &Server, name: &str) {
-    let channel = format!("redisson_lock__channel:{{{name}}}");
-    let (mut last, mut quiet_checks) = (0, 0);
-    eventually("the waiter is subscribed and sends no requests", || {
-        let requests = server.calls("evalsha");
-        let is_quiet = requests == last && server.numsub(&channel) == 1;
-        quiet_checks = if is_quiet { quiet_checks + 1 } else { 0 };
-        last = requests;
-        quiet_checks == QUIET_CHECKS
-    });
+    server.await_quiet_waiter(&format!("redisson_lock__channel:{{{name}}}"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Waiting: the queue of one process, messages, polls, and waits that end without the lock.
 
-use crate::harness::{Peer, Server, eventually, join, or_too_late, sleeping};
+use crate::harness::wait::QUIET;
+use crate::harness::{Peer, Server, await_unchanged, eventually, join, or_too_late, sleeping};
 use leasehold::{CancelToken, Client, Result};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -10,10 +11,6 @@ use std::time::{Duration, Instant};
 const NEVER: Duration = Duration::from_secs(60);
 /// A poll interval that passes soon.
 const SOON: Duration = Duration::from_millis(100);
-/// Checks in a row without a new request after which the waiters count as asleep.
-///
-/// The checks are a millisecond or more apart.
-const QUIET_CHECKS: u32 = 15;
 
 /// Returns a client whose leases neither end nor are renewed during a test.
 ///
@@ -55,13 +52,7 @@ fn is_subscribed(server: &Server, name: &str) {
 ///
 /// After that, only a message or a poll can wake a waiter.
 fn wait_until_quiet(server: &Server) {
-    let (mut last, mut quiet_checks) = (0, 0);
-    eventually("the waiters send no requests", || {
-        let requests = server.calls("evalsha");
-        quiet_checks = if requests == last { quiet_checks + 1 } else { 0 };
-        last = requests;
-        quiet_checks == QUIET_CHECKS
-    });
+    await_unchanged("the waiters send no requests", QUIET, || Some(server.calls("evalsha")));
 }
 
 #[test]

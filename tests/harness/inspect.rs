@@ -1,6 +1,7 @@
 //! Questions of a test to its server.
 
 use super::server::{HARNESS, Server};
+use super::wait::{QUIET, await_unchanged};
 use redis::FromRedisValue;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -95,6 +96,15 @@ impl Server {
     pub fn numsub(&self, channel: &str) -> usize {
         let (_, count): (String, usize) = self.ask(&["PUBSUB", "NUMSUB", channel]);
         count
+    }
+
+    /// Blocks until one client is subscribed to this channel, and no client asks for a lock.
+    ///
+    /// After that, only a message or a poll can wake the waiter.
+    pub fn await_quiet_waiter(&self, channel: &str) {
+        await_unchanged("the waiter is subscribed and asks no more", QUIET, || {
+            (self.numsub(channel) == 1).then(|| self.calls("evalsha"))
+        });
     }
 
     /// Returns the number of subscribers of this channel, sharded or not.

@@ -84,4 +84,6 @@ pub use replicated::Replicated;
 pub use server::Server;
 pub use trickle::Trickle;
 pub use turns::{StopsOnDrop, holds_during_waits};
-pub use wait::{eventually, eventually_some, in_time, join, or_too_late, sleeping};
+pub use wait::{
+    await_unchanged, eventually, eventually_some, in_time, join, or_too_late, sleeping,
+};

@@ -19,6 +19,9 @@ pub const BOUND: Duration = Duration::from_secs(30);
 /// waits for servers leave the processor to them.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(25)];
 
+/// The time without a request after which a waiter counts as asleep.
+pub const QUIET: Duration = Duration::from_millis(50);
+
 /// The number of bytes that the kernel keeps of a thread's name.
 const KEPT_OF_A_NAME: usize = 15;
 
@@ -37,6 +40,23 @@ pub fn eventually_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
         found.is_some()
     });
     found.expect("the wait ends with a value")
+}
+
+/// Blocks until `look` has returned the same value for `span`; `None` is no value.
+#[track_caller]
+pub fn await_unchanged<T: PartialEq>(
+    what: &str,
+    span: Duration,
+    mut look: impl FnMut() -> Option<T>,
+) {
+    let (mut last, mut since) = (None, Instant::now());
+    eventually(what, || {
+        let now = look();
+        if now != last || now.is_none() {
+            (last, since) = (now, Instant::now());
+        }
+        last.is_some() && since.elapsed() >= span
+    });
 }
 
 /// Blocks until `condition` is true or `bound` has passed; returns whether it became true.

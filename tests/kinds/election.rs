@@ -4,7 +4,7 @@ use crate::harness::elections::*;
 use crate::harness::faults::{BRISK, NEVER, build, nothing_is_left, patient};
 use crate::harness::queued::{polling, queue_length};
 use crate::harness::wait::BOUND;
-use crate::harness::{Server, eventually, in_time};
+use crate::harness::{Server, await_unchanged, eventually, in_time};
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use leasehold::{CancelToken, Client, Election, Leader, Leadership};
 use std::sync::Mutex;
@@ -288,11 +288,7 @@ fn twenty_observers_cost_as_much_as_one() {
     observers().for_each(|observer| assert_eq!(next_value(observer), None));
     // The looks that follow the joins are over when nothing more is asked.
     let scripts = || server.calls("evalsha");
-    eventually("no look follows", || {
-        let before = scripts();
-        thread::sleep(MOMENT);
-        scripts() == before
-    });
+    await_unchanged("no look follows", MOMENT, || Some(scripts()));
     let before = scripts();
     let _term = campaign(&candidate(&one, "x"));
     observers().for_each(|observer| sees(observer, "x"));

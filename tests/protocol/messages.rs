@@ -5,7 +5,7 @@ use crate::harness::faults::*;
 use crate::harness::proxy::Stats;
 use crate::harness::synchronizers::SYNCHRONIZERS;
 use crate::harness::wait::BOUND;
-use crate::harness::{Direction, Flow, Proxy, Server, eventually};
+use crate::harness::{Direction, Flow, Proxy, Server, await_unchanged, eventually};
 use leasehold::Client;
 use std::time::Duration;
 
@@ -57,13 +57,7 @@ impl Stage {
     ///
     /// If this returned too early, a test would check less, and not fail.
     fn await_no_attempts(&self) {
-        let (mut last, mut looks) = (self.attempts(), 0);
-        eventually("the attempts end", || {
-            let now = self.attempts();
-            looks = if now == last { looks + 1 } else { 0 };
-            last = now;
-            looks >= 100
-        });
+        await_unchanged("the attempts end", BRIEF / 10, || Some(self.attempts()));
     }
 }
 

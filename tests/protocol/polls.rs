@@ -1,7 +1,7 @@
 //! Polls: the watchdog asks about all awaited locks, in case messages are lost.
 
 use crate::harness::synchronizers::{SYNCHRONIZERS, Synchronizer};
-use crate::harness::{Server, eventually, join};
+use crate::harness::{Server, await_unchanged, eventually, join};
 use leasehold::{Client, Result};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -56,13 +56,8 @@ fn polls_end_with_the_last_waiter() -> Result<()> {
     let waiters = wait_for_many(&server, &client);
     free_without_messages(&server);
     waiters.into_iter().try_for_each(join)?;
-    let (mut last, mut looks) = (0, 0);
-    eventually("there are no polls for three poll intervals", || {
-        let polls = server.calls("hlen");
-        looks = if polls == last { looks + 1 } else { 0 };
-        last = polls;
-        looks == 3 * POLL_INTERVAL.as_millis()
-    });
+    let polls = || Some(server.calls("hlen"));
+    await_unchanged("there are no polls for three poll intervals", 3 * POLL_INTERVAL, polls);
     Ok(())
 }
 

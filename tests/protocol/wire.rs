@@ -154,14 +154,7 @@ fn the_message_of_a_release_by_redisson_wakes_a_waiter() -> Result<()> {
         lock_as_redisson(&server, name, 1);
         let lock = client.lock(name);
         let waiter = thread::spawn(move || lock.lock()?.unlock());
-        let (mut last, mut looks) = (0, 0);
-        eventually("the waiter is subscribed and sends no more attempts", || {
-            let asked = server.calls("evalsha");
-            let is_quiet = asked == last && server.numsub(channel) == 1;
-            looks = if is_quiet { looks + 1 } else { 0 };
-            last = asked;
-            looks == 15
-        });
+        server.await_quiet_waiter(channel);
         // The commands of Redisson's script.
         server.ask::<()>(&["DEL", name]);
         server.ask::<()>(&["PUBLISH", channel, "0"]);
@@ -384,18 +377,6 @@ fn every_way_to_change_a_latch_publishes_on_redissons_channel() -> Result<()> {
     Ok(())
 }
 
-/// Blocks until a waiter is subscribed and asks no more, so that only a message can wake it.
-fn await_quiet(server: &Server, channel: &str) {
-    let (mut last, mut looks) = (0, 0);
-    eventually("the waiter is subscribed and asks no more", || {
-        let asked = server.calls("evalsha");
-        let is_quiet = asked == last && server.numsub(channel) == 1;
-        looks = if is_quiet { looks + 1 } else { 0 };
-        last = asked;
-        looks == 15
-    });
-}
-
 /// Asserts that each operation of Redisson wakes a caller that waits for the key. The operation
 /// comes when only a message can wake the caller.
 fn each_wakes_a_waiter(kind: Synchronizer, key: &str, operations: &[&dyn Fn(&mut Bare)]) {
@@ -404,7 +385,7 @@ fn each_wakes_a_waiter(kind: Synchronizer, key: &str, operations: &[&dyn Fn(&mut
     for operation in operations {
         kind.occupy(&bare.server, key);
         let waiter = kind.wait(&client, key);
-        await_quiet(&bare.server, &kind.channel(key));
+        bare.server.await_quiet_waiter(&kind.channel(key));
         waiter.still_waits();
         operation(&mut bare);
         waiter.ends();
