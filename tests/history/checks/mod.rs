@@ -478,10 +478,11 @@ impl History {
         self.attempts.iter().map(|attempt| attempt.seen.len()).sum()
     }
 
-    /// Returns whether servers may have lost their data of a lock between two moments.
+    /// Returns whether servers may have lost what they wrote about a lock between two moments. A
+    /// master that is replaced may answer until the fault is no longer felt.
     fn may_have_lost_data(&self, lock: &str, from: Nanos, to: Nanos) -> bool {
         let mut losses = self.disturbances.iter().filter(|d| d.loses_data());
-        losses.any(|d| d.covers(lock) && d.from <= to && from <= d.until)
+        losses.any(|d| d.covers(lock) && d.from <= to && from <= d.felt_until)
     }
 
     /// Returns the disturbances that the caller felt in this attempt between two moments.

@@ -220,31 +220,31 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     };
     let is_finite = kept < Nanos::MAX;
     // A new master that does not know of a release keeps the lock until the end of its lease.
-    let released_at = |at: Nanos| {
-        let forgotten = is_finite && history.may_have_lost_data(lock, at, at + kept);
-        if forgotten { at + kept } else { at }
+    let freed = |from: Nanos, to: Nanos| {
+        let forgotten = is_finite && history.may_have_lost_data(lock, from, to + kept);
+        if forgotten { to + kept } else { to }
     };
     // After a disturbance, the worker releases the hold that its attempt may have left.
     let confirmed = |at| {
         let to = disturbed(at)?.max(at) + bounds.response + bounds.slack;
-        Some(if is_finite && is_late(at) { to + kept } else { released_at(to) })
+        Some(if is_finite && is_late(at) { to + kept } else { freed(at, to) })
     };
     let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
         // A member may be held while the call waits for the others, and is released then.
         Outcome::Refused(at) | Outcome::Failed(at) if attempt.request.verb == Verb::Join => {
-            (asked, released_at(done(history, attempt, *at)))
+            (asked, freed(*at, done(history, attempt, *at)))
         }
         Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => (asked, confirmed(*at)?),
         Outcome::Held(hold) => {
             let is_known = attempt.request.verb != Verb::Join && disturbed(hold.granted).is_none();
             let from = if is_known { hold.granted } else { asked };
             let mut to = match (released(history, attempt, hold), hold.lost) {
-                (Some((at, End::Unlocked)), None) => released_at(at),
+                (Some((at, End::Unlocked)), None) => freed(at, at),
                 // The permits of a killed process may not be given back after a failed request.
                 (Some((at, End::Dropped)), None) if is_finite => {
-                    released_at(done(history, attempt, at))
+                    freed(at, done(history, attempt, at))
                 }
                 (Some((at, _)), _) => expired(at),
                 (None, _) => expired(killed.unwrap_or(Nanos::MAX)),
@@ -522,6 +522,9 @@ mod tests {
             assert_eq!(late(released + 1000, released + 1001 + BOUND), [Promise::Wait]);
             assert_eq!(late(released + 1001, released + 1 + BOUND), [Promise::Wait]);
         }
+        // The loss may meet the release before it is done.
+        assert_eq!(late(dropped(), 120, 1200 + BOUND), []);
+        assert_eq!(late(dropped(), 120, 1201 + BOUND), [Promise::Wait]);
     }
 
     #[test]
