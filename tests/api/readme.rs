@@ -438,7 +438,7 @@ fn folders_run(arguments: &[&str]) -> Result<Vec<String>, String> {
 case "$*" in
 *--no-run*) ;;
 *--list*) grep -o '[a-z]*/[a-z0-9_:]*' script/embedded | sed 's,^[a-z]*/,,; s,$,: test,' ;;
-"test "*) echo "ran $4" ;;
+"test "*) echo "$*" | sed 's/.*--test \([a-z]*\).*/ran \1/' ;;
 esac
 "#;
     let folder = tempfile::tempdir().expect("a folder");
