@@ -115,10 +115,7 @@ fn judge(plan: &Plan) -> (Report, History) {
     }
     let mut report = Report::of(plan, &history, store::take_accounts(), &left);
     report.violations.extend(leases::violations(&history));
-    let growth = workers.growth.iter().map(|text| Promise::Growth.violation(text));
-    report.violations.extend(growth);
-    let miscounted = workers.miscounted.iter().map(|text| Promise::Told.violation(text));
-    report.violations.extend(miscounted);
+    report.violations.append(&mut workers.violations);
     let busiest = net::busiest_connecting();
     report.violations.extend(
         (busiest.unexplained > MOST_ATTEMPTS).then(|| {

@@ -1,6 +1,6 @@
 //! The worker processes of a run.
 
-use crate::checks::Worker;
+use crate::checks::{Promise, Violation, Worker};
 use crate::frees;
 use crate::kind::Kind;
 use crate::leases;
@@ -71,10 +71,8 @@ pub struct Workers<'a> {
     started: usize,
     ended: BTreeMap<usize, (Worker, Vec<Record>)>,
     pub leftovers: Vec<String>,
-    /// The processes whose tasks or memory have grown, and how far.
-    pub growth: Vec<String>,
-    /// The processes with wrong events or statistics, and what was wrong.
-    pub miscounted: Vec<String>,
+    /// Grown tasks and memory of processes, and their wrong events and statistics.
+    pub violations: Vec<Violation>,
 }
 
 impl<'a> Workers<'a> {
@@ -87,8 +85,7 @@ impl<'a> Workers<'a> {
             started: 0,
             ended: BTreeMap::new(),
             leftovers: Vec::new(),
-            growth: Vec::new(),
-            miscounted: Vec::new(),
+            violations: Vec::new(),
         };
         for _ in 0..plan.work.workers {
             let process = workers.start_process();
@@ -177,7 +174,8 @@ impl<'a> Workers<'a> {
         let has_observers = self.plan.work.kinds.contains(&Kind::Election);
         let ended = if has_observers { ENDED_OBSERVERS } else { ENDED };
         for process in std::mem::take(&mut self.processes) {
-            self.growth.extend(process.growth());
+            let growth = process.growth().map(|text| Promise::Growth.violation(text));
+            self.violations.extend(growth);
             process.signals.ends.store(true, Ordering::SeqCst);
             let mut left = Vec::new();
             holds_within(ended, || {
@@ -191,8 +189,8 @@ impl<'a> Workers<'a> {
             }
             let miscounted =
                 std::mem::take(&mut *process.signals.miscounted.lock().expect("no panic"));
-            let text = |it: &String| format!("worker {}: {it}", process.index);
-            self.miscounted.extend(miscounted.iter().map(text));
+            let told = miscounted.iter().map(|it| format!("worker {}: {it}", process.index));
+            self.violations.extend(told.map(|text| Promise::Told.violation(text)));
             self.keep_records(process);
         }
         std::mem::take(&mut self.ended).into_values()
@@ -203,7 +201,8 @@ impl<'a> Workers<'a> {
         let Process { lease, killed, index, .. } = process;
         let most = world::most_tasks(process.id);
         if most > process.clients * MOST_TASKS {
-            self.growth.push(format!("worker {index} had up to {most} tasks"));
+            let text = format!("worker {index} had up to {most} tasks");
+            self.violations.push(Promise::Growth.violation(text));
         }
         self.ended.insert(index, (Worker { lease, killed, stalls: Vec::new() }, records));
     }
