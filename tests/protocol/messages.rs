@@ -57,7 +57,7 @@ impl Stage {
     ///
     /// If this returned too early, a test would check less, and not fail.
     fn await_no_attempts(&self) {
-        await_unchanged("the attempts end", BRIEF / 10, || Some(self.attempts()));
+        await_unchanged("the attempts end", BRIEF / 4, || Some(self.attempts()));
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn cpu(pid: u32) -> Result<Duration> {
         * ticks.try_into()?)
 }
 
-/// Returns the processor time of the running threads so far, in nanoseconds.
+/// Returns the processor time of the running threads so far. The resolution is a nanosecond.
 pub(crate) fn cpu_of_threads(pid: u32) -> Result<Duration> {
     let mut used = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
