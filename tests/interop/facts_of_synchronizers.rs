@@ -50,7 +50,7 @@ fn a_waiter_for_many_takes_the_message_of_a_waiter_for_one() {
 
 #[test]
 fn ten_thousand_expired_permits_break_all_verbs_but_an_acquire() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     let fill = |name: &str, count: &str| {
         redisson.does(name, "set permits 1");
         let fill = "for i = 1, ARGV[1] do redis.call('zadd', KEYS[1], 1, i) end";
@@ -71,7 +71,7 @@ fn ten_thousand_expired_permits_break_all_verbs_but_an_acquire() {
 
 #[test]
 fn a_doubled_id_in_a_list_is_an_error_after_the_release() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     redisson.does("doubled", "set permits 3");
     let id = redisson.does("doubled", "acquire permits 1");
     let error = redisson.fails("doubled", &format!("releaseAll permits {id},{id}"));
@@ -81,7 +81,7 @@ fn a_doubled_id_in_a_list_is_an_error_after_the_release() {
 
 #[test]
 fn an_acquire_of_no_permits_waits_for_ever() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     let none =
         [("set permits 3", "true"), ("try permits 0", ""), ("acquire semaphore 0", "acquired")];
     redisson.answers("none", &none);
@@ -92,7 +92,7 @@ fn an_acquire_of_no_permits_waits_for_ever() {
 
 #[test]
 fn permits_of_a_plain_semaphore_are_unknown_to_the_other_kind() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     redisson.answers(
         "both",
         &[
@@ -109,7 +109,7 @@ fn permits_of_a_plain_semaphore_are_unknown_to_the_other_kind() {
 
 #[test]
 fn a_zero_after_a_delete_ends_the_waits_for_a_latch() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     redisson.does("deleted", "set latch 2");
     let waiting = redisson.waits("deleted", "await latch", "deleted");
     redisson.server.ask::<()>(&["DEL", "deleted"]);
@@ -119,7 +119,7 @@ fn a_zero_after_a_delete_ends_the_waits_for_a_latch() {
 
 #[test]
 fn a_delete_by_redisson_leaves_its_waiters_parked() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     redisson.does("parked", "set latch 2");
     let waiting = redisson.waits("waiter", "await latch", "parked");
     redisson.does("parked", "delete latch");
@@ -130,7 +130,7 @@ fn a_delete_by_redisson_leaves_its_waiters_parked() {
 
 #[test]
 fn a_latch_of_zero_is_open_and_its_end_is_silent() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     let zero = [("set latch 0", "true"), ("await latch", "open"), ("count latch", "0")];
     redisson.answers("zero", &zero);
     redisson.answers("zero", &[("set latch 2", "false")]);
@@ -146,7 +146,7 @@ fn a_latch_of_zero_is_open_and_its_end_is_silent() {
 
 #[test]
 fn a_negative_latch_is_open_and_a_count_down_deletes_it() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     redisson.set("negative", "-2");
     let open = [("await latch", "open"), ("count latch", "-2"), ("down latch", "counted")];
     redisson.answers("negative", &open);
@@ -167,7 +167,7 @@ fn a_zero_before_the_last_count_down_makes_waiters_ask_without_pause() {
 
 /// Asserts whether a message with this payload wakes three waiters of both kinds.
 fn wakes_waiters(payload: &str, expected: bool) {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     for kind in ["semaphore", "permits"] {
         let name = format!("{kind}{payload}");
         redisson.set(&name, "0");
@@ -210,7 +210,7 @@ fn a_total_of_zero_or_less_wakes_nobody() {
 
 #[test]
 fn ids_of_ours_count_and_can_be_renewed_and_released() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     redisson.does("ids", "set permits 2");
     redisson.add_ours("ids");
     let counts = [("capacity permits", "3"), ("acquired permits", "1"), ("available permits", "2")];
@@ -242,7 +242,7 @@ fn a_latch_with_a_hash_tag_fails_in_a_cluster() {
 
 #[test]
 fn a_capacity_wakes_a_waiter_for_a_missing_key() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     for kind in ["semaphore", "permits"] {
         let name = format!("missing-{kind}");
         let waiting = redisson.waits(&name, &format!("acquire {kind} 1"), &name);

@@ -8,8 +8,10 @@ use crate::harness::wait::holds_within;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -37,32 +39,31 @@ fn is_required() -> bool {
     std::env::var_os("LEASEHOLD_INTEROP").is_some_and(|value| !value.is_empty())
 }
 
-/// The senders of answers by thread: `ok` values or error texts.
+/// The senders of answers by session and thread: `ok` values or error texts.
 type Answers = Arc<Mutex<HashMap<String, Sender<Result<String, String>>>>>;
 
-/// A Java process with Redisson. Dropping the value kills the process.
+/// A client of Redisson, or one per server: a session of a Java process.
+///
+/// The tests that run at the same time share one process, which takes seconds to start.
 pub struct Java {
-    process: Spawned,
+    process: Arc<Process>,
+    session: u64,
+}
+
+/// A Java process, whose `Drop` kills it.
+struct Process {
+    spawned: Mutex<Spawned>,
     input: Mutex<ChildStdin>,
     answers: Answers,
+    sessions: AtomicU64,
 }
 
 /// An order that the Java process executes.
 pub struct Ordered(Receiver<Result<String, String>>);
 
-impl Java {
-    /// Starts the process; blocks until it is connected.
-    ///
-    /// Without Java, prints a message to standard error and returns `None`.
-    pub fn start(servers: &[&Server], watchdog: Duration) -> Option<Java> {
-        let urls: Vec<_> = servers.iter().map(|server| server.url()).collect();
-        Java::start_at(&urls.join(","), watchdog)
-    }
-
-    /// Starts like `start`, for any deployment.
-    ///
-    /// `place` is `cluster=<url>,...` for a cluster, or `<master name>=<url of a sentinel>,...`.
-    pub fn start_at(place: &str, watchdog: Duration) -> Option<Java> {
+impl Process {
+    /// Starts a process. Without Java, prints a message to standard error and returns `None`.
+    fn start() -> Option<Arc<Process>> {
         let Some(path) = class_path() else {
             eprintln!("skipped: no JDK or no Maven here");
             return None;
@@ -79,16 +80,13 @@ impl Java {
                 env!("CARGO_MANIFEST_DIR"),
                 "/target/interop/classes.jsa"
             )])
-            .args(["-cp", path])
-            .args(["Driver", place, &watchdog.as_millis().to_string()])
+            .args(["-cp", path, "Driver"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut process = Spawned::start(&mut command, None);
-        let input = Mutex::new(process.take_input().expect("input was asked for"));
-        let output = process.take_output().expect("output was asked for");
+        let mut spawned = Spawned::start(&mut command, None);
+        let input = Mutex::new(spawned.take_input().expect("input was asked for"));
+        let output = spawned.take_output().expect("output was asked for");
         let answers = Answers::default();
-        let (ready, is_ready) = channel();
-        answers.lock().expect("no panic").insert("driver".to_owned(), ready);
         let shared = Arc::clone(&answers);
         thread::spawn(move || {
             let lines = BufReader::new(output).lines();
@@ -96,8 +94,45 @@ impl Java {
             // The process has ended, so its open orders get no answer.
             shared.lock().expect("no panic").clear();
         });
-        assert_eq!(Ordered(is_ready).answer(), Ok("ready".to_owned()));
-        Some(Java { process, input, answers })
+        let (spawned, sessions) = (Mutex::new(spawned), AtomicU64::new(0));
+        Some(Arc::new(Process { spawned, input, answers, sessions }))
+    }
+
+    /// Returns the process that the running tests share, or a new one.
+    fn shared() -> Option<Arc<Process>> {
+        static SHARED: Mutex<Weak<Process>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = shared.upgrade().or_else(Process::start)?;
+        *shared = Arc::downgrade(&process);
+        Some(process)
+    }
+}
+
+impl Java {
+    /// Opens a session; blocks until it is connected.
+    ///
+    /// Without Java, prints a message to standard error and returns `None`.
+    pub fn start(servers: &[&Server], watchdog: Duration) -> Option<Java> {
+        Java::start_at(&urls(servers), watchdog)
+    }
+
+    /// Opens a session like `start`, in a process that can be killed.
+    pub fn start_alone(servers: &[&Server], watchdog: Duration) -> Option<Java> {
+        Some(Java::open(Process::start()?, &urls(servers), watchdog))
+    }
+
+    /// Opens a session like `start`, for any deployment.
+    ///
+    /// `place` is `cluster=<url>,...` for a cluster, or `<master name>=<url of a sentinel>,...`.
+    pub fn start_at(place: &str, watchdog: Duration) -> Option<Java> {
+        Some(Java::open(Process::shared()?, place, watchdog))
+    }
+
+    fn open(process: Arc<Process>, place: &str, watchdog: Duration) -> Java {
+        let session = process.sessions.fetch_add(1, Relaxed);
+        let java = Java { process, session };
+        java.does("driver", &format!("open {place} {}", watchdog.as_millis()));
+        java
     }
 
     /// Gives an order to one of the Java threads.
@@ -105,10 +140,13 @@ impl Java {
     /// `order` is a verb, a kind, a name and an optional argument.
     pub fn order(&self, thread: &str, order: &str) -> Ordered {
         let (answer, answered) = channel();
-        let before = self.answers.lock().expect("no panic").insert(thread.to_owned(), answer);
+        let label = format!("{}/{thread}", self.session);
+        let mut answers = self.process.answers.lock().expect("no panic");
+        let before = answers.insert(label.clone(), answer);
+        drop(answers);
         assert!(before.is_none(), "{thread} has another order");
-        let mut input = self.input.lock().expect("no panic");
-        writeln!(input, "{thread} {order}").expect("the driver listens");
+        let mut input = self.process.input.lock().expect("no panic");
+        writeln!(input, "{label} {order}").expect("the driver listens");
         Ordered(answered)
     }
 
@@ -128,9 +166,25 @@ impl Java {
         self.does(&format!("watcher-{thread}"), &format!("parked {thread}")) == "true"
     }
 
-    pub fn kill(mut self) {
-        self.process.kill();
+    /// Kills the process, which must be of `start_alone`.
+    pub fn kill(self) {
+        assert_eq!(Arc::strong_count(&self.process), 1, "other tests use the process");
+        self.process.spawned.lock().expect("no panic").kill();
     }
+}
+
+impl Drop for Java {
+    fn drop(&mut self) {
+        // A killed process has no input. Nobody waits for the end of the session.
+        if let Ok(mut input) = self.process.input.lock() {
+            let _ = writeln!(input, "{}/driver close", self.session);
+        }
+    }
+}
+
+fn urls(servers: &[&Server]) -> String {
+    let urls: Vec<_> = servers.iter().map(|server| server.url()).collect();
+    urls.join(",")
 }
 
 /// Passes a line of the process on to the order that it answers.

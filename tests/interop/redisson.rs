@@ -22,12 +22,16 @@ struct Both {
 }
 
 fn both() -> Option<Both> {
-    both_with(NEVER)
+    both_with(NEVER, Java::start)
 }
 
-fn both_with(watchdog: Duration) -> Option<Both> {
+/// `start` starts the client of Redisson.
+fn both_with(
+    watchdog: Duration,
+    start: fn(&[&Server], Duration) -> Option<Java>,
+) -> Option<Both> {
     let server = Server::start();
-    let java = Java::start(&[&server], watchdog)?;
+    let java = start(&[&server], watchdog)?;
     let rust = build(patient(server.url()).watchdog_timeout(watchdog));
     Some(Both { server, rust, java })
 }
@@ -252,7 +256,7 @@ fn await_renewals(server: &Server, keys: &[&str]) {
 
 /// Asserts that each side renews, and that the lock of a dead process becomes free.
 fn renew_and_die<P: LockKind>(kind: &str, make: fn(&Client, &str) -> Lock<P>) {
-    let both = with_java!(both_with(BRIEF));
+    let both = with_java!(both_with(BRIEF, Java::start_alone));
     let mut child = ChildProcess::start("redisson::child_entry", kind, &[&both.server.url()]);
     child.expect_line("locked");
     both.java.does("u", &format!("lock {kind} b"));
@@ -303,7 +307,7 @@ fn write_locks_are_renewed_and_end_with_their_process() {
 /// Each side renews its readers; the readers of a dead process do not exclude writers.
 #[test]
 fn readers_are_renewed_and_end_with_their_process() {
-    let both = with_java!(both_with(BRIEF));
+    let both = with_java!(both_with(BRIEF, Java::start_alone));
     let lock = both.rust.rw_lock("a");
     both.java.does("t", "lock read a");
     let reading = lock.read_owned().expect("readers share");
@@ -560,7 +564,7 @@ const EACH: usize = 500;
 
 /// Four threads of each side increment one counter, by separate commands for read and write.
 fn no_increment_is_lost<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
-    let both = with_java!(both_with(Duration::from_secs(30)));
+    let both = with_java!(both_with(Duration::from_secs(30), Java::start));
     let lock = make(&both.rust);
     let add = || -> Result<()> {
         let mut connection = both.server.connection();

@@ -219,7 +219,7 @@ const RUST_WAKES_JAVA: &[Wakes] = &[
 
 #[test]
 fn each_side_wakes_the_other_on_one_server() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     let rust = build(patient(redisson.server.url()));
     let servers = std::slice::from_ref(&redisson.server);
     Sides { java: &redisson.java, rust: &rust, servers }
@@ -241,7 +241,7 @@ fn each_side_wakes_the_other_on_every_node_of_a_cluster() {
 
 #[test]
 fn both_sides_count_the_same_plain_permits() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     let client = build(patient(redisson.server.url()));
     let stock = client.plain_semaphore("stock");
     assert!(stock.try_set_permits(5).expect("an answer"));
@@ -257,7 +257,7 @@ fn both_sides_count_the_same_plain_permits() {
 
 #[test]
 fn both_sides_count_the_same_latch() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     let client = build(patient(redisson.server.url()));
     let latch = client.latch("loaded");
     assert!(latch.try_set_count(3).expect("an answer"));
@@ -276,7 +276,7 @@ fn both_sides_count_the_same_latch() {
 
 #[test]
 fn both_sides_keep_one_capacity() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     let client = build(patient(redisson.server.url()));
     let jobs = client.semaphore("jobs").with_permits(4);
     let ours = jobs.acquire_many(2).expect("they are free");
@@ -306,8 +306,8 @@ fn both_sides_keep_one_capacity() {
 
 #[test]
 fn each_side_reclaims_the_permits_of_a_killed_process_of_the_other() {
-    let redisson = with_java!(Redisson::start());
-    let (server, java) = (&redisson.server, redisson.java);
+    let server = &Server::start();
+    let java = with_java!(Java::start_alone(&[server], NEVER));
     java.does("t", "set permits a 2");
     let entry = "semaphores::child_entry";
     let mut child = ChildProcess::start(entry, "permits", &[&server.url(), "a"]);
@@ -329,7 +329,7 @@ fn each_side_reclaims_the_permits_of_a_killed_process_of_the_other() {
 
 #[test]
 fn a_permit_that_redisson_releases_is_lost() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     let client = Client::builder().single(redisson.server.url()).watchdog_timeout(BRIEF);
     let semaphore = build(client).semaphore("given").with_permits(2);
     let permit = semaphore.acquire().expect("it is free");
@@ -343,7 +343,7 @@ fn a_permit_that_redisson_releases_is_lost() {
 
 #[test]
 fn a_permit_is_renewed_in_the_sight_of_redisson() {
-    let redisson = with_java!(Redisson::shared());
+    let redisson = with_java!(Redisson::start());
     let client = Client::builder().single(redisson.server.url()).watchdog_timeout(BRIEF);
     let semaphore = build(client).semaphore("renewed").with_permits(1);
     let permit = semaphore.acquire().expect("it is free");

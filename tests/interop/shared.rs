@@ -1,14 +1,10 @@
-//! A server with a client of Redisson, which tests of semaphores and latches share.
-//!
-//! The tests that run at the same time share one Java process, which takes seconds to start; each
-//! test has names of its own.
+//! A server with a client of Redisson, for tests of semaphores and latches.
 
 #![allow(unreachable_pub, reason = "the tests use a part")]
 
 use crate::harness::faults::NEVER;
 use crate::harness::{Server, eventually};
 use crate::java::{Java, Ordered};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// An id of 16 bytes, as the library makes them, and the same id as text for Java.
 const ID: &str = "leasehold-permit";
@@ -28,16 +24,6 @@ impl Redisson {
         let server = Server::start();
         let java = Java::start(&[&server], NEVER)?;
         Some(Redisson { server, java })
-    }
-
-    /// Returns the value that the running tests share, or a new one.
-    pub fn shared() -> Option<Arc<Redisson>> {
-        static SHARED: Mutex<Weak<Redisson>> = Mutex::new(Weak::new());
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = shared.upgrade();
-        let redisson = running.or_else(|| Redisson::start().map(Arc::new))?;
-        *shared = Arc::downgrade(&redisson);
-        Some(redisson)
     }
 
     /// Gives orders to the thread with the name of the semaphore or latch, each with its answer.

@@ -18,27 +18,35 @@ import org.redisson.config.Config;
 import org.redisson.misc.ReclosableLatch;
 
 /**
- * Executes orders from standard input, one per line: {@code THREAD VERB KIND NAME ARGUMENT...}.
- * Each thread is one holder and executes its orders in sequence. The answer is
- * {@code THREAD ok VALUE} or {@code THREAD error CLASS: MESSAGE}. The order
- * {@code THREAD parked OTHER} asks whether another thread sleeps until a message.
+ * Executes orders from standard input, one per line:
+ * {@code SESSION/THREAD VERB KIND NAME ARGUMENT...}. Each thread is one holder and executes its
+ * orders in sequence. The answer is {@code SESSION/THREAD ok VALUE} or
+ * {@code SESSION/THREAD error CLASS: MESSAGE}. The order {@code SESSION/THREAD parked OTHER} asks
+ * whether another thread of the session sleeps until a message.
  *
- * <p>Arguments: the addresses of the servers, separated by commas, and the time-out of the
- * watchdog in milliseconds. Locks are on the first server; a red lock is on all servers. With the
- * prefix {@code cluster=}, the addresses are those of a cluster's nodes; with the prefix
- * {@code MASTER=}, those of the sentinels of the master with that name.
+ * <p>A session is a client, or several, with servers of its own. It begins with the order
+ * {@code SESSION/THREAD open SERVERS WATCHDOG} and ends with {@code SESSION/THREAD close}, the
+ * last of the session. Servers
+ * are their addresses, separated by commas. Locks are on the first server; a red lock is on all
+ * servers. With the prefix {@code cluster=}, the addresses are those of a cluster's nodes; with the
+ * prefix {@code MASTER=}, those of the sentinels of the master with that name. The time-out of the
+ * watchdog is in milliseconds.
  */
 public final class Driver {
     /** What Redisson's threads sleep in until a message: those of a latch in the second one. */
     private static final List<String> WAITS =
         List.of(Semaphore.class.getName(), ReclosableLatch.class.getName());
 
-    private final RedissonClient[] clients;
     private final Map<String, ExecutorService> threads = new HashMap<>();
-    private final Synchronizers synchronizers;
+    private volatile RedissonClient[] clients;
 
-    private Driver(String[] addresses, long watchdog) {
-        clients = new RedissonClient[addresses.length];
+    private static RedissonClient[] connect(String servers, long watchdog) {
+        String[] parts = servers.split("=");
+        String[] addresses = parts[parts.length - 1].split(",");
+        if (parts.length == 2) {
+            return new RedissonClient[] {connect(parts[0], addresses, watchdog)};
+        }
+        RedissonClient[] clients = new RedissonClient[addresses.length];
         for (int i = 0; i < addresses.length; i++) {
             Config config = new Config();
             config.setLockWatchdogTimeout(watchdog);
@@ -46,11 +54,11 @@ public final class Driver {
                 .setConnectionPoolSize(16);
             clients[i] = Redisson.create(config);
         }
-        synchronizers = new Synchronizers(clients[0]);
+        return clients;
     }
 
-    /** Creates one client of a cluster, or of the master that sentinels announce. */
-    private Driver(String topology, String[] addresses, long watchdog) {
+    /** Creates a client of a cluster, or of the master that sentinels announce. */
+    private static RedissonClient connect(String topology, String[] addresses, long watchdog) {
         Config config = new Config();
         config.setLockWatchdogTimeout(watchdog);
         if (topology.equals("cluster")) {
@@ -61,26 +69,25 @@ public final class Driver {
                 .setCheckSentinelsList(false).setScanInterval(500)
                 .setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1);
         }
-        clients = new RedissonClient[] {Redisson.create(config)};
-        synchronizers = new Synchronizers(clients[0]);
-    }
-
-    private static Driver start(String where, long watchdog) {
-        String[] parts = where.split("=");
-        return parts.length == 1
-            ? new Driver(where.split(","), watchdog)
-            : new Driver(parts[0], parts[1].split(","), watchdog);
+        return Redisson.create(config);
     }
 
     public static void main(String[] arguments) throws Exception {
-        Driver driver = start(arguments[0], Long.parseLong(arguments[1]));
-        print("driver ok ready");
+        Map<String, Driver> sessions = new HashMap<>();
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         for (String order = orders.readLine(); order != null; order = orders.readLine()) {
             String[] words = order.split(" ");
-            ExecutorService thread = driver.threads.computeIfAbsent(words[0],
+            Driver session =
+                sessions.computeIfAbsent(words[0].split("/")[0], number -> new Driver());
+            ExecutorService thread = session.threads.computeIfAbsent(words[0],
                 label -> Executors.newSingleThreadExecutor(run -> new Thread(run, label)));
-            thread.execute(() -> driver.execute(words));
+            thread.execute(() -> session.execute(words));
+        }
+        for (Driver session : sessions.values()) {
+            for (ExecutorService thread : session.threads.values()) {
+                thread.shutdown();
+                thread.awaitTermination(10, TimeUnit.SECONDS);
+            }
         }
         System.exit(0);
     }
@@ -92,19 +99,33 @@ public final class Driver {
 
     private void execute(String[] words) {
         try {
-            Object value;
-            if (words[1].equals("parked")) {
-                value = isParked(words[2]);
-            } else if (Synchronizers.has(words[2])) {
-                value = synchronizers.perform(words[1], words[2], words[3], arguments(words));
-            } else {
-                value = perform(words[1], words[2], words[3], words.length > 4 ? words[4] : "");
-            }
-            print(words[0] + " ok " + value);
+            print(words[0] + " ok " + answer(words));
         } catch (Throwable thrown) {
             String message = String.valueOf(thrown.getMessage()).replace('\n', ' ');
             print(words[0] + " error " + thrown.getClass().getSimpleName() + ": " + message);
         }
+    }
+
+    private Object answer(String[] words) throws Exception {
+        switch (words[1]) {
+            case "open":
+                clients = connect(words[2], Long.parseLong(words[3]));
+                return "opened";
+            case "close": close(); return "closed";
+            case "parked": return isParked(words[0].split("/")[0] + "/" + words[2]);
+            default:
+        }
+        return Synchronizers.has(words[2])
+            ? Synchronizers.perform(clients[0], words[1], words[2], words[3], arguments(words))
+            : perform(words[1], words[2], words[3], words.length > 4 ? words[4] : "");
+    }
+
+    /** Ends the clients, and then the threads, of which one executes this. */
+    private void close() {
+        for (RedissonClient client : clients) {
+            client.shutdown(0, 2, TimeUnit.SECONDS);
+        }
+        threads.values().forEach(ExecutorService::shutdownNow);
     }
 
     /** Returns whether a thread sleeps until a message of a release, which it receives then. */

@@ -17,17 +17,15 @@ final class Synchronizers {
     private static final List<String> VERBS_WITH_IDS =
         List.of("release", "releaseAll", "lease", "left");
 
-    private final RedissonClient client;
-
-    Synchronizers(RedissonClient client) {
-        this.client = client;
+    private Synchronizers() {
     }
 
     static boolean has(String kind) {
         return List.of("permits", "semaphore", "latch").contains(kind);
     }
 
-    Object perform(String verb, String kind, String name, List<String> arguments)
+    static Object perform(
+        RedissonClient client, String verb, String kind, String name, List<String> arguments)
         throws Exception {
         boolean hasId = kind.equals("permits") && VERBS_WITH_IDS.contains(verb);
         String ids = hasId ? arguments.get(0) : "";
