@@ -10,9 +10,8 @@
 //! | `trace FAULT SEED` | does so with the plan for a seeded fault |
 //! | `events SEED [LOCK]` | prints what `leasehold timeline` draws of a run, or of one lock |
 //! | `search SECONDS [FROM]` | runs seeds on all cores for a while, prints those that fail |
-//! | `batch FROM COUNT` | runs some seeds in this process, for `search` |
-//! | `seeds FILE` | runs the seeds that a file names, one per line |
-//! | `hash SEED` | prints the hash of a run with a trace, for `seeds` |
+//! | `seeds FILE` | runs the seeds that a file names, one per line, some of them twice |
+//! | `batch FROM COUNT TRACED` | runs some seeds in this process, for these two |
 //! | `faults` | prints the names of the seeded faults |
 //! | `find FAULT SEARCHES` | counts the runs until a seeded fault is found (`script/seeded`) |
 //! | `cuts` | cuts each request and each reply of some calls after each byte |
@@ -79,9 +78,10 @@ fn main() -> ExitCode {
         ["events", seed, lock] => events(number(seed), Some(lock)),
         ["search", seconds] => search::search(number(seconds), search::new_seed()),
         ["search", seconds, from] => search::search(number(seconds), number(from)),
-        ["batch", from, count] => search::batch(number(from), number(count)),
+        ["batch", from, count, traced] => {
+            search::batch(number(from), number(count), traced == "true")
+        }
         ["seeds", file] => search::run_file(file),
-        ["hash", seed] => search::print_hash(number(seed)),
         ["faults"] => find::list(),
         ["cuts"] => cuts::run_all(),
         ["controls", runs] => find::run_without_faults(number(runs)),

@@ -1,4 +1,4 @@
-//! Searches for seeds that break a promise.
+//! Runs many seeds, and reports those that break a promise.
 //!
 //! A killed process leaks what was on its stacks, and a fault may crash the program. So seeds run in
 //! batches, each in a process of its own.
@@ -7,24 +7,37 @@ use crate::number;
 use crate::plans;
 use crate::run::run;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
-/// The seeds of one process.
+/// The seeds of one process in a search.
 const BATCH: u64 = 20;
+
+/// Of so many seeds of a file, one runs twice.
+const TWICE: usize = 8;
 
 /// The time after which a run without an end counts as endless: a task that loops without a sleep
 /// gives the processor to nobody.
 const ENDLESS: Duration = Duration::from_secs(300);
 
-/// The sums of many runs.
+/// The sums of many runs, also of their hashes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     runs: u64,
     faults: u64,
     nanos: u64,
+    hash: u64,
+}
+
+impl Sums {
+    fn add(&mut self, other: Sums) {
+        self.runs += other.runs;
+        self.faults += other.faults;
+        self.nanos += other.nanos;
+        self.hash = self.hash.wrapping_add(other.hash);
+    }
 }
 
 /// Returns a seed that no earlier search began with.
@@ -34,18 +47,30 @@ pub fn new_seed() -> u64 {
 }
 
 /// Runs seeds in this process. Prints a line for each, and the reports of those that fail.
-pub fn batch(from: u64, count: u64) -> bool {
+pub fn batch(from: u64, count: u64, is_traced: bool) -> bool {
     let mut is_good = true;
     for seed in from..from + count {
         println!("begin {seed}");
-        let done = run(&plans::of(seed), false);
+        let done = run(&plans::of(seed), is_traced);
         if !done.is_good() {
             is_good = false;
             println!("seed {seed} failed\n{done}");
         }
-        println!("sums {} {}", done.outcome.counts.faults, done.outcome.span.as_nanos());
+        let outcome = &done.outcome;
+        let nanos = outcome.span.as_nanos();
+        println!("sums {} {nanos} {}", outcome.counts.faults, outcome.hash);
     }
     is_good
+}
+
+/// Does the same work on each core, until it returns `false`.
+fn on_all_cores(work: impl Fn() -> bool + Sync) {
+    let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| while work() {});
+        }
+    });
 }
 
 /// Runs seeds on all cores for a while. Returns whether all promises were kept.
@@ -53,44 +78,58 @@ pub fn search(seconds: u64, from: u64) -> bool {
     let start = Instant::now();
     let end = start + Duration::from_secs(seconds);
     let next = AtomicU64::new(from);
-    let (sums, is_good) = (Mutex::new(Sums::default()), Mutex::new(true));
-    let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                while Instant::now() < end {
-                    let from = next.fetch_add(BATCH, Ordering::Relaxed);
-                    let good = run_batch(from, &sums);
-                    *is_good.lock().expect("no panic") &= good;
-                }
-            });
-        }
+    let (sums, is_good) = (Mutex::new(Sums::default()), AtomicBool::new(true));
+    on_all_cores(|| {
+        let (good, batch) = run_batch(next.fetch_add(BATCH, Relaxed), BATCH, false);
+        is_good.fetch_and(good, Relaxed);
+        sums.lock().expect("no panic").add(batch);
+        Instant::now() < end
     });
-    let Sums { runs, faults, nanos } = *sums.lock().expect("no panic");
+    let Sums { runs, faults, nanos, .. } = *sums.lock().expect("no panic");
     let (virtual_time, real) = (nanos as f64 / 1e9, start.elapsed().as_secs_f64());
     println!(
         "{runs} runs from seed {from}: {virtual_time:.0} virtual seconds and {faults} faults \
          in {real:.0} s",
     );
-    is_good.into_inner().expect("no panic")
+    is_good.into_inner()
 }
 
-/// Starts this program again.
-fn start(words: &[&str]) -> Child {
+/// Runs the seeds of a file on all cores: one per line, and a comment. Some run twice, the second
+/// time with a trace and in another process, whose addresses are other ones. Both runs must be the
+/// same.
+pub fn run_file(file: &str) -> bool {
+    let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
+    let seeds: Vec<u64> = lines.filter(|line| !line.is_empty()).map(number).collect();
+    let (next, is_good) = (AtomicUsize::new(0), AtomicBool::new(true));
+    on_all_cores(|| {
+        let at = next.fetch_add(1, Relaxed);
+        let Some(seed) = seeds.get(at) else { return false };
+        let (good, first) = run_batch(*seed, 1, false);
+        is_good.fetch_and(good, Relaxed);
+        if at % TWICE == 0 && run_batch(*seed, 1, true).1.hash != first.hash {
+            println!("seed {seed}: the second run was not the same");
+            is_good.store(false, Relaxed);
+        }
+        true
+    });
+    println!("{} seeds, {} of them twice", seeds.len(), seeds.len().div_ceil(TWICE));
+    is_good.into_inner()
+}
+
+/// Runs a batch in a process of its own. Kills it if a run does not end. Returns whether all
+/// promises were kept.
+fn run_batch(from: u64, count: u64, is_traced: bool) -> (bool, Sums) {
     let program = std::env::current_exe().expect("a running program has a path");
     let mut command = Command::new(program);
-    command.args(words).stdout(Stdio::piped()).spawn().expect("the program starts")
-}
-
-/// Runs a batch in a process of its own. Kills it if a run does not end.
-fn run_batch(from: u64, sums: &Mutex<Sums>) -> bool {
-    let mut child = start(&["batch", &from.to_string(), &BATCH.to_string()]);
+    command.args(["batch", &from.to_string(), &count.to_string(), &is_traced.to_string()]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let (sender, receiver) = mpsc::channel();
     let reading = std::thread::spawn(move || {
         lines.map_while(Result::ok).all(|line| sender.send(line).is_ok())
     });
-    let mut last = from;
+    let (mut last, mut sums) = (from, Sums::default());
     let is_endless = loop {
         let line = match receiver.recv_timeout(ENDLESS) {
             Ok(line) => line,
@@ -98,11 +137,9 @@ fn run_batch(from: u64, sums: &Mutex<Sums>) -> bool {
         };
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["begin", seed] => last = number(seed),
-            ["sums", faults, nanos] => {
-                let mut sums = sums.lock().expect("no panic");
-                sums.runs += 1;
-                sums.faults += number(faults);
-                sums.nanos += number(nanos);
+            ["sums", faults, nanos, hash] => {
+                let [faults, nanos, hash] = [faults, nanos, hash].map(number);
+                sums.add(Sums { runs: 1, faults, nanos, hash });
             }
             _ => println!("{line}"),
         }
@@ -115,37 +152,5 @@ fn run_batch(from: u64, sums: &Mutex<Sums>) -> bool {
     if !status.success() {
         println!("a batch ended with {status}; its last seed was {last}");
     }
-    status.success()
-}
-
-/// Prints the hash of a run with a trace.
-pub fn print_hash(seed: u64) -> bool {
-    println!("{:016x}", run(&plans::of(seed), true).outcome.hash);
-    true
-}
-
-/// Runs the seeds of a file: one per line, and a comment. Each runs twice at the same time, once in
-/// another process, whose addresses are other ones, and with a trace. Both runs must be the same.
-pub fn run_file(file: &str) -> bool {
-    let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
-    let seeds: Vec<u64> =
-        lines.filter(|line| !line.is_empty()).map(|line| line.parse().expect("a seed")).collect();
-    let mut is_good = true;
-    for seed in &seeds {
-        let elsewhere = start(&["hash", &seed.to_string()]);
-        let first = run(&plans::of(*seed), false);
-        if !first.is_good() {
-            println!("seed {seed} failed\n{first}");
-            is_good = false;
-        }
-        let second = elsewhere.wait_with_output().expect("our own child");
-        let hash = format!("{:016x}\n", first.outcome.hash);
-        if hash != String::from_utf8_lossy(&second.stdout) {
-            println!("seed {seed}: the second run was not the same");
-            is_good = false;
-        }
-    }
-    println!("{} seeds, each twice", seeds.len());
-    is_good
+    (status.success(), sums)
 }

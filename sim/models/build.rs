@@ -1,0 +1,4 @@
+fn main() {
+    println!("cargo::rustc-cfg=leasehold_model");
+    println!("cargo::rerun-if-changed=build.rs");
+}
