@@ -9,17 +9,6 @@ use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-impl Stage {
-    fn holders(&self, name: &str) -> Vec<HolderInfo> {
-        self.looking.lock(name).holders().expect("an answer")
-    }
-
-    fn info_holders(&self, name: &str) -> Vec<HolderInfo> {
-        let info = self.looking.lock_info(name).expect("an answer").expect("held");
-        info.holders().to_vec()
-    }
-}
-
 fn is_lease(remaining: Option<Duration>, lease: Duration) -> bool {
     remaining.is_some_and(|left| left <= lease && left > lease / 2)
 }

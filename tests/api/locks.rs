@@ -1,37 +1,12 @@
 //! `Client::locks`: the search for locks by a pattern.
 
 use crate::harness::faults::{NEVER, build, patient};
-use crate::harness::holders::{GONE, JAVA, Stage, stage};
+use crate::harness::holders::{GONE, JAVA, find, stage};
 use crate::harness::{Server, eventually, eventually_some, join};
-use leasehold::{CancelToken, Client, Guard, HolderInfo, LockInfo};
+use leasehold::{CancelToken, Client, HolderInfo, LockInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::Duration;
-
-impl Stage {
-    fn hold(&self, names: &[&str]) -> Vec<Guard> {
-        names.iter().map(|name| self.holding.lock(*name).lock().expect("free")).collect()
-    }
-
-    fn find(&self, pattern: &str) -> BTreeMap<String, LockInfo> {
-        find(&self.looking, pattern)
-    }
-
-    fn names(&self, pattern: &str) -> Vec<String> {
-        self.find(pattern).into_keys().collect()
-    }
-}
-
-/// Returns the locks by their name, each of which is found once.
-fn find(client: &Client, pattern: &str) -> BTreeMap<String, LockInfo> {
-    let mut found = BTreeMap::new();
-    for lock in client.locks(pattern).expect("a good pattern") {
-        let lock = lock.expect("an answer");
-        let before = found.insert(lock.name().to_owned(), lock);
-        assert!(before.is_none(), "found twice: {before:?}");
-    }
-    found
-}
 
 // ---------------------------------------------------------------------------------
 // Patterns and names.

@@ -1,7 +1,6 @@
 //! The public interface of one client: settings, verbs, deadlines, errors, events.
 
-#[path = "../harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 mod client;
 mod client_record;

@@ -1,7 +1,6 @@
 //! Servers, connections, threads and processes that fail.
 
-#[path = "../harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 mod counts;
 mod election;

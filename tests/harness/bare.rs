@@ -41,8 +41,11 @@ impl Script {
     }
 }
 
+/// The folder of the library.
+const LEASEHOLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
+    Path::new(LEASEHOLD).join("lua")
 }
 
 /// Returns the scripts that a server can run, by name.
@@ -93,7 +96,7 @@ pub fn tagged(text: &str, tag: &str) -> String {
 
 /// Returns the static items of the library's script table, with the names of their scripts.
 pub fn table() -> Vec<(String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/script.rs");
+    let path = Path::new(LEASEHOLD).join("src/command/script.rs");
     let source = fs::read_to_string(path).expect("src/command/script.rs is there");
     let statics = source.split("pub(crate) static ").skip(1);
     let entry = |text: &str| {

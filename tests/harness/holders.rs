@@ -1,6 +1,7 @@
 //! A server with holders to look at, for tests of queries.
 
-use leasehold::Client;
+use leasehold::{Client, Guard, HolderInfo, LockInfo};
+use std::collections::BTreeMap;
 
 use super::faults::{build, other, patient};
 use super::server::Server;
@@ -32,4 +33,40 @@ impl Stage {
         self.server.ask::<()>(&[&["HSET", key], fields].concat());
         self.server.ask::<()>(&["PEXPIRE", key, "60000"]);
     }
+
+    /// Takes these locks.
+    pub fn hold(&self, names: &[&str]) -> Vec<Guard> {
+        names.iter().map(|name| self.holding.lock(*name).lock().expect("free")).collect()
+    }
+
+    /// Returns what the handle of a lock shows of its holders.
+    pub fn holders(&self, name: &str) -> Vec<HolderInfo> {
+        self.looking.lock(name).holders().expect("an answer")
+    }
+
+    /// Returns what the client shows of the holders of a lock.
+    pub fn info_holders(&self, name: &str) -> Vec<HolderInfo> {
+        let info = self.looking.lock_info(name).expect("an answer").expect("held");
+        info.holders().to_vec()
+    }
+
+    /// Returns the locks that a pattern selects, by their names.
+    pub fn find(&self, pattern: &str) -> BTreeMap<String, LockInfo> {
+        find(&self.looking, pattern)
+    }
+
+    pub fn names(&self, pattern: &str) -> Vec<String> {
+        self.find(pattern).into_keys().collect()
+    }
+}
+
+/// Returns the locks by their name, each of which is found once.
+pub fn find(client: &Client, pattern: &str) -> BTreeMap<String, LockInfo> {
+    let mut found = BTreeMap::new();
+    for lock in client.locks(pattern).expect("a good pattern") {
+        let lock = lock.expect("an answer");
+        let before = found.insert(lock.name().to_owned(), lock);
+        assert!(before.is_none(), "found twice: {before:?}");
+    }
+    found
 }

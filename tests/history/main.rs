@@ -40,8 +40,7 @@
 
 #![allow(unreachable_pub, reason = "items state where they are used")]
 
-#[path = "../harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 mod checks;
 mod deployment;

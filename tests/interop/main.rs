@@ -1,7 +1,6 @@
 //! Locks that leasehold shares with Redisson, which runs in a Java process.
 
-#[path = "../harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 mod facts_of_synchronizers;
 mod java;

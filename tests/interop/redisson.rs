@@ -26,10 +26,7 @@ fn both() -> Option<Both> {
 }
 
 /// `start` starts the client of Redisson.
-fn both_with(
-    watchdog: Duration,
-    start: fn(&[&Server], Duration) -> Option<Java>,
-) -> Option<Both> {
+fn both_with(watchdog: Duration, start: fn(&[&Server], Duration) -> Option<Java>) -> Option<Both> {
     let server = Server::start();
     let java = start(&[&server], watchdog)?;
     let rust = build(patient(server.url()).watchdog_timeout(watchdog));

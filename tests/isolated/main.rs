@@ -1,7 +1,6 @@
 //! Tests that count or change what a whole process has, or read its log.
 
-#[path = "../harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 mod allocations;
 mod fork;

@@ -1,7 +1,6 @@
 //! Tests of the kinds of locks: the promises that all share, and those of each kind.
 
-#[path = "../harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 mod conformance;
 mod election;

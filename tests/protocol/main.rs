@@ -1,7 +1,6 @@
 //! The bytes on the wire: scripts, keys, permissions, subscriptions.
 
-#[path = "../harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 mod calls_of_the_semaphores;
 mod messages;

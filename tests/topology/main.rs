@@ -1,7 +1,6 @@
 //! Replicas, Sentinel, Cluster, TLS, and the audit of servers.
 
-#[path = "../harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 mod announcements;
 mod audit;

@@ -3,8 +3,7 @@
 
 #[path = "../support/command.rs"]
 mod command;
-#[path = "../../../tests/harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 #[path = "../support/terminal.rs"]
 mod terminal;
 

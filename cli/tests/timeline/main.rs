@@ -2,8 +2,7 @@
 
 #[path = "../support/command.rs"]
 mod command;
-#[path = "../../../tests/harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 #[allow(dead_code, reason = "the tests of the verbs that print use the rest")]
 #[path = "../views/program.rs"]

@@ -1,7 +1,6 @@
 //! `leasehold top` in a pseudo-terminal.
 
-#[path = "../../../tests/harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 mod load;
 mod still;
 mod svg;

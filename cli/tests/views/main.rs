@@ -2,8 +2,7 @@
 
 #[path = "../support/command.rs"]
 mod command;
-#[path = "../../../tests/harness/mod.rs"]
-mod harness;
+use leasehold_harness as harness;
 
 mod audit;
 mod errors;

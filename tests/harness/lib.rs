@@ -33,13 +33,6 @@
 //! | `permissions.rs` | the permissions of docs/permissions.md |
 //! | `faults.rs` | clients, event logs, waiters and assertions for tests of faults |
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "each test binary includes the whole harness and uses a part of it"
-)]
-
 pub mod bare;
 mod clock;
 pub mod cluster;
