@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use crate::audit::AuditPolicy;
 use crate::config::Builder;
 use crate::election::Election;
 use crate::election::observers::Observers;
@@ -21,7 +22,6 @@ use crate::stats::Stats;
 use crate::synchronizer::latch::CountDownLatch;
 use crate::synchronizer::plain::PlainSemaphore;
 use crate::synchronizer::semaphore::Semaphore;
-use crate::topology::audit::AuditPolicy;
 
 /// Creates locks on one deployment: a server, a master with sentinels, or a cluster.
 ///

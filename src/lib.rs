@@ -337,11 +337,11 @@
 #![forbid(unsafe_code)]
 
 mod acquire;
+mod audit;
 mod cancel;
 mod client;
 mod command;
 mod config;
-mod connection;
 mod count;
 mod election;
 mod engine;
@@ -349,16 +349,15 @@ mod error;
 mod events;
 mod inspect;
 pub mod kind;
-mod listener;
 mod local;
 mod lock;
-mod pool;
 mod stats;
 mod synchronizer;
-mod topology;
+mod transport;
 mod util;
 mod watchdog;
 
+pub use audit::{AuditFinding, AuditPolicy};
 pub use cancel::CancelToken;
 pub use client::Client;
 pub use config::{BackOff, Builder, Sharding};
@@ -380,7 +379,6 @@ pub use lock::multi_lock::{AnyLock, MultiLock};
 pub use lock::red_lock::RedLock;
 pub use lock::rw_lock::RwLock;
 pub use stats::{Histogram, Stats};
-pub use topology::audit::{AuditFinding, AuditPolicy};
 pub use uuid::Uuid;
 
 pub use synchronizer::latch::{CountDownGuard, CountDownLatch};

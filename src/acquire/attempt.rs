@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use crate::acquire::schedule::{ChannelView, Pace};
 use crate::acquire::{Candidate, GrantReply, HoldHandle, LockContext, WaitLoop};
-use crate::command::call::{Call, ConnectionId, LateCopy};
 use crate::error::{Error, Result};
 use crate::kind::rules::{
     AcquireArgs, AcquireReply, ListensTo, PlaceArgs, QueuedReply, Queueing, Wake,
 };
-use crate::listener::channels::{Channel, SubscriptionState};
-use crate::listener::permit_queue::PermitWaiter;
 use crate::local::hold;
+use crate::local::permit_queue::PermitWaiter;
 use crate::local::waiters::{GrantBase, WaiterGrant};
-use crate::pool::Target;
-use crate::pool::request::{CallReply, Failure};
-use crate::topology::route::Generation;
+use crate::transport::call::{Call, ConnectionId, LateCopy};
+use crate::transport::listener::channels::{Channel, SubscriptionState};
+use crate::transport::pool::Target;
+use crate::transport::pool::request::{CallReply, Failure};
+use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -71,11 +71,8 @@ impl WaitLoop<'_> {
         let Candidate { call, caller, owner, started, .. } = &self.candidate;
         let (Some(permits), true) = (owner.permits(), caller.request.waits) else { return };
         let LockContext { engine, local } = &**call.context;
-        let Some(channel) = local.channel(call.rules.listens_to(), &engine.channels) else {
-            return;
-        };
         let place = self.wakeups.permits.get_or_insert_with(|| {
-            channel.join(PermitWaiter {
+            local.permits(&engine.channels).join(PermitWaiter {
                 permits: permits.count(),
                 since: *started,
                 parker: Arc::clone(&caller.parker),
@@ -96,9 +93,8 @@ impl WaitLoop<'_> {
             engine.watchdog.withdraw_claim(local, permits.claimant());
         }
         self.wakeups.permits.take_if(|_| granted);
-        let channel = local.known_channel(ListensTo::Permits);
-        if let (Some(offered @ 1..), Some(channel)) = (offered, channel) {
-            channel.offer(offered);
+        if let (Some(offered @ 1..), Some(callers)) = (offered, local.known_permits()) {
+            callers.offer(offered);
         }
     }
 
@@ -346,7 +342,7 @@ impl WaitLoop<'_> {
         let base = GrantBase { sent, generation, token_bound: queued.token_bound };
         local.is_queued(self.candidate.id.number(), base, queued.terms_since);
         if self.wakeups.awaited_grant.is_none() {
-            self.wakeups.awaited_grant = Some(engine.channels.await_grant());
+            self.wakeups.awaited_grant = Some(engine.channels.await_message());
         }
     }
 

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::{AcquireCall, HoldHandle};
-use crate::command::call::{ConnectionId, LateCopy};
 use crate::command::owner::{HoldId, Owner};
 use crate::command::permit::PermitIds;
 use crate::kind::rules::ListensTo;
 use crate::local::Caller;
 use crate::local::hold::{self, Grant};
 use crate::local::queue::Ticket;
-use crate::pool::request::{BackgroundTask, Request};
-use crate::topology::route::Generation;
+use crate::transport::call::{ConnectionId, LateCopy};
+use crate::transport::pool::request::{BackgroundTask, Request};
+use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment};
+use crate::watchdog;
 
 /// A caller that asks for a new hold. Leaves the queue when dropped.
 pub(crate) struct Candidate<'a> {
@@ -131,9 +132,10 @@ impl<'a> Candidate<'a> {
     ) {
         let (rules, context) = (self.call.rules, self.call.context);
         let undo = rules.undo(context.local.name(), &self.owner, waiter_timeout);
-        let task = BackgroundTask::new(None, clock::now() + effect)
-            .outlives_lease(rules.outlives_its_lease())
-            .undoes(effect, late_copy);
+        let task = BackgroundTask::new(clock::now() + effect)
+            .outlasts_deadline(rules.outlives_its_lease())
+            .undoes(effect, late_copy)
+            .then(watchdog::cleaned_up);
         let (router, connection) = (&context.engine.router, late_copy.map(|copy| copy.connection));
         router.send_background(Request::background(undo, task), connection);
     }

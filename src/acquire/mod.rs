@@ -16,7 +16,7 @@
 //! 4. A refused call registers at the lock's channel and requests the subscription. It sleeps until
 //!    the channel counts a message, the holder's lease ends, or a poll of the watchdog finds the
 //!    lock free; then it tries again. A message between the command and the sleep is not missed
-//!    (`listener/channels.rs`). Without a process queue the call itself polls at the poll interval;
+//!    (`transport/listener/channels.rs`). Without a process queue the call itself polls at the poll interval;
 //!    without a channel (the spin lock) it tries again after a growing pause. A call for a queue
 //!    lock sleeps until a message or a queue heartbeat grants the lock (`local/waiters.rs`).
 //! 5. A call that a message woke and the server refused again has lost a race against other
@@ -50,15 +50,16 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use crate::cancel::CancelWatch;
-use crate::command::call::{ConnectionId, LateCopy};
 use crate::error::Result;
 use crate::events::{Event, Waited};
 use crate::kind::rules::{ListensTo, Place};
-use crate::listener::channels::{
-    AwaitedGrant, Channel, ListenerSession, PermitPlace, Registration,
-};
 use crate::local::hold::Hold;
+use crate::local::permits::PermitPlace;
 use crate::local::{Turn, YieldsTo};
+use crate::transport::call::{ConnectionId, LateCopy};
+use crate::transport::listener::channels::{
+    AwaitedMessage, Channel, ListenerSession, Registration,
+};
 use crate::util::clock::{self, Moment};
 
 #[cfg(all(test, leasehold_model))]
@@ -105,7 +106,7 @@ struct Wakeups {
     /// The listener's session before the last attempt, for a call that awaits a grant by message.
     session: Option<ListenerSession>,
     /// Keeps the listener connected for a grant by message, from the first refusal on.
-    awaited_grant: Option<AwaitedGrant>,
+    awaited_grant: Option<AwaitedMessage>,
 }
 
 /// Facts about a call for the log and the events.

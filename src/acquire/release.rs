@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use crate::acquire::HoldHandle;
 use crate::cancel::ResponseLimit;
-use crate::command::call::{Call, ConnectionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::EndOutcome;
 use crate::local::table::HoldShare;
-use crate::pool::Target;
-use crate::pool::request::{BackgroundTask, Failure, OnOutcome, ReleasedHold, Request};
-use crate::pool::router::RoutedCall;
+use crate::transport::call::{Call, ConnectionId};
+use crate::transport::pool::Target;
+use crate::transport::pool::request::{BackgroundTask, Failure, Request};
+use crate::transport::pool::router::RoutedCall;
 use crate::util::clock;
 
 impl HoldHandle {
@@ -137,11 +137,12 @@ impl HoldHandle {
     }
 
     fn background_release(&self) -> Request {
-        let observer = Arc::clone(&self.context.local) as Arc<dyn OnOutcome>;
-        let hold = Arc::clone(&self.hold) as ReleasedHold;
-        let task = BackgroundTask::new(Some((observer, hold)), self.hold.server_expiry_bound());
-        let outlives_lease = self.hold.rules().outlives_its_lease();
-        let task = task.outlives_lease(outlives_lease).undoes(self.effect(), self.hold.late_copy());
+        let (local, hold) = (Arc::clone(&self.context.local), Arc::clone(&self.hold));
+        let task = BackgroundTask::new(self.hold.server_expiry_bound())
+            .outlasts_deadline(self.hold.rules().outlives_its_lease())
+            .undoes(self.effect(), self.hold.late_copy())
+            // The log and the events have the error of the outcome; no caller waits for it.
+            .then(move |outcome| drop(local.finish_release(&hold, outcome)));
         Request::background(self.release(), task)
     }
 

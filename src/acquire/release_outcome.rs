@@ -9,29 +9,20 @@
 //!   itself.
 //!
 //! In the last case, the release is still sent again if other holds can keep the hold alive
-//! (`BackgroundTask::after_lease`).
+//! (`BackgroundTask::after_deadline`).
 
 use std::sync::Arc;
 
-use crate::command::reply::Reply;
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Released};
 use crate::kind::rules::{self, ReleaseReply};
 use crate::local::Local;
 use crate::local::hold::Hold;
-use crate::pool::request::{CallReply, OnOutcome, ReleasedHold};
+use crate::transport::pool::request::CallReply;
+use crate::transport::reply::Reply;
 use crate::util::clock;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
-
-impl OnOutcome for Local {
-    fn settle(&self, hold: ReleasedHold, outcome: Result<CallReply>) {
-        if let Ok(hold) = hold.downcast::<Hold>() {
-            // The log and the events have the error already; no caller waits for it.
-            let _ = self.finish_release(&hold, outcome);
-        }
-    }
-}
 
 /// Returns whether a release with such a reply may have ended the hold.
 ///

@@ -12,13 +12,13 @@
 //! have lost a grant or a place (`local/waiters.rs`).
 //!
 //! After an attempt without a reply the call waits for the end of the server's pause
-//! (`topology/health.rs`). Pure: time is an argument.
+//! (`transport/topology/health.rs`). Pure: time is an argument.
 
 use std::time::Duration;
 
 use crate::config::BackOff;
 use crate::error::{Error, LostReason, Result};
-use crate::listener::channels::{Channel, ListenerSession, MessageCount, Registration};
+use crate::transport::listener::channels::{Channel, ListenerSession, MessageCount, Registration};
 use crate::util::clock::{Moment, jittered};
 use notifications::Notifications;
 

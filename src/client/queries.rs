@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Client;
+use crate::audit::AuditFinding;
 use crate::error::Result;
 use crate::inspect::info::LockInfo;
 use crate::inspect::locks::Locks;
 use crate::inspect::watch::LockWatch;
 use crate::lock::force_unlock;
-use crate::topology::audit::AuditFinding;
 
 impl Client {
     /// Finds the held locks whose names match a pattern, on all servers.

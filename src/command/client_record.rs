@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::command::call::{Call, Digits};
-use crate::command::reply::Reply;
 use crate::command::script;
+use crate::transport::call::{Call, Digits};
+use crate::transport::reply::Reply;
 use crate::util::clock::{self, EPOCH, WallTime};
 use crate::util::system::{names, process_id};
 use crate::util::text;

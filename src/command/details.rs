@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::command::call::Call;
-use crate::command::reply::Reply;
+use crate::transport::call::Call;
+use crate::transport::reply::Reply;
 use crate::util::clock::millis;
 use crate::util::text;
 

@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use crate::command::call::{Call, Digits};
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::reply::{self, Reply};
 use crate::command::script;
 use crate::error::Result;
+use crate::transport::call::{Call, Digits};
+use crate::transport::reply::{self, Reply};
 use crate::util::clock;
 
 /// The record of a leader, and the remaining lease of its lock.

@@ -7,7 +7,6 @@
 //! is the hash that names a client, [`details`] the messages about holds between clients, [`grant`]
 //! the message that grants a lock, [`leader`] the record of an election's leader.
 
-pub(crate) mod call;
 pub(crate) mod client_record;
 pub(crate) mod details;
 pub(crate) mod freed;
@@ -16,5 +15,4 @@ pub(crate) mod leader;
 pub(crate) mod name;
 pub(crate) mod owner;
 pub(crate) mod permit;
-pub(crate) mod reply;
 pub(crate) mod script;

@@ -9,8 +9,6 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crc::{CRC_16_XMODEM, Crc};
-
 use crate::command::owner::Owner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::util::system::OnceLock;
@@ -242,26 +240,6 @@ impl Name {
     }
 }
 
-static CHECKSUM: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
-
-/// The number of slots in a cluster.
-pub(crate) const SLOTS: u16 = 16_384;
-
-/// Returns the cluster slot of a key.
-pub(crate) fn slot(key: &[u8]) -> u16 {
-    CHECKSUM.checksum(hash_tag(key)) % SLOTS
-}
-
-/// Returns the part of a key that determines its slot: the hash tag, or the whole key.
-fn hash_tag(key: &[u8]) -> &[u8] {
-    let at = |sign: u8, from: usize| key[from..].iter().position(|byte| *byte == sign);
-    let Some(open) = at(b'{', 0) else { return key };
-    match at(b'}', open + 1) {
-        None | Some(0) => key,
-        Some(length) => &key[open + 1..open + 1 + length],
-    }
-}
-
 pub(crate) fn invalid(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidName, message)
 }
@@ -300,6 +278,7 @@ fn prefixed(prefix: &str, key: &str) -> String {
 mod tests {
     use super::*;
     use crate::command::owner::HoldId;
+    use crate::transport::slots::slot;
     use proptest::prelude::*;
 
     fn name(given: &str) -> Result<Name> {
@@ -356,16 +335,6 @@ mod tests {
         assert_eq!(tagged.latch_channel(), "redisson_countdownlatch__channel__{a{b}c}");
         assert_eq!(tagged.round_key(), "leasehold_round:a{b}c");
         assert_eq!(plain.request_key(&request), format!("leasehold_request:{{x}}:{request}"));
-    }
-
-    #[test]
-    fn slots_match_redis() {
-        // The replies of `CLUSTER KEYSLOT`.
-        for (key, expected) in
-            [("123456789", 12739), ("foo", 12182), ("a{foo}b", 12182), ("{}foo", 9500)]
-        {
-            assert_eq!(slot(key.as_bytes()), expected, "{key}");
-        }
     }
 
     proptest! {

@@ -13,10 +13,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::connection::{Certificates, Login};
+use crate::audit::AuditPolicy;
 use crate::error::{Error, Result};
 use crate::events::Events;
-use crate::topology::audit::AuditPolicy;
+use crate::transport::connection::{Certificates, Login};
 use servers::ServerUrls;
 
 pub use back_off::BackOff;

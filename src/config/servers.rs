@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::connection::{Address, Certificates, Login, Trust};
 use crate::error::{Error, Result};
+use crate::transport::connection::{Address, Certificates, Login, Trust};
 
 /// The URLs given to a builder, not yet parsed.
 #[derive(Clone)]

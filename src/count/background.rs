@@ -1,15 +1,14 @@
 //! Requests about counts without a waiting caller.
 
-use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use crate::acquire::LockContext;
-use crate::command::call::{Call, ConnectionId};
 use crate::count::CountChange;
 use crate::count::request::{RESEND_TIME, new_record};
 use crate::error::Result;
-use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
-use crate::pool::router::Router;
+use crate::transport::call::{Call, ConnectionId};
+use crate::transport::pool::request::{BackgroundTask, CallReply, Request};
+use crate::transport::pool::router::Router;
 use crate::util::clock;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -23,8 +22,8 @@ struct BackgroundChange {
     record: Option<String>,
 }
 
-impl OnOutcome for BackgroundChange {
-    fn settle(&self, _: ReleasedHold, outcome: Result<CallReply>) {
+impl BackgroundChange {
+    fn settle(&self, outcome: Result<CallReply>) {
         let name = &self.name;
         match (outcome, &self.record) {
             (Ok(reply), Some(record)) if !reply.copies.may_run_late() => {
@@ -70,16 +69,15 @@ fn send(
         return;
     }
     let name = Arc::clone(context.local.name().given());
-    let observer = BackgroundChange { name, router: Arc::downgrade(router), record };
-    let nothing: ReleasedHold = Arc::new(()) as Arc<dyn Any + Send + Sync>;
-    let outcome = Some((Arc::new(observer) as Arc<dyn OnOutcome>, nothing));
+    let change = BackgroundChange { name, router: Arc::downgrade(router), record };
     let after_close = context.engine.settings.watchdog_timeout.min(RESEND_TIME);
     let now = clock::now();
     let task = match context.engine.closing.is_cancelled() {
         // The guard of a latch may be dropped long after the close.
-        true => BackgroundTask::new(outcome, now + after_close),
-        false => BackgroundTask { after_close, ..BackgroundTask::new(outcome, now + RESEND_TIME) },
+        true => BackgroundTask::new(now + after_close),
+        false => BackgroundTask { after_close, ..BackgroundTask::new(now + RESEND_TIME) },
     };
+    let task = task.then(move |outcome| change.settle(outcome));
     router.send_background(Request::background(call, task), connection);
 }
 

@@ -8,16 +8,16 @@
 use std::sync::Arc;
 
 use crate::acquire::{ChannelView, LockContext, MAX_OUTDATED_REPLIES, RetrySchedule};
-use crate::command::call::Call;
-use crate::command::reply::{self, Reply};
 use crate::command::script;
 use crate::count::wait::{self, Answer, CountQuestion};
 use crate::count::{CountCall, read_count};
 use crate::error::{Error, Result};
 use crate::kind::rules::ListensTo;
-use crate::listener::channels::{Channel, Registration, SubscriptionState};
-use crate::pool::Target;
-use crate::pool::request::CallReply;
+use crate::transport::call::Call;
+use crate::transport::listener::channels::{Channel, Registration, SubscriptionState};
+use crate::transport::pool::Target;
+use crate::transport::pool::request::CallReply;
+use crate::transport::reply::{self, Reply};
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
 

@@ -18,8 +18,8 @@ pub(crate) use background::send_in_background;
 pub(crate) use call::CountCall;
 pub(crate) use request::{CountChange, CountRequest};
 
-use crate::command::reply::{self, Reply};
 use crate::error::{Error, ErrorKind, Result};
+use crate::transport::reply::{self, Reply};
 
 /// Reads a count, which Redis keeps as text. A missing key is 0.
 pub(crate) fn read_count(reply: Reply) -> Result<i64> {

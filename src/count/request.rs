@@ -23,16 +23,16 @@ use std::time::Duration;
 
 use crate::acquire::{LockContext, MAX_OUTDATED_REPLIES};
 use crate::cancel::Limit;
-use crate::command::call::{Call, ConnectionId, Digits};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
-use crate::command::reply::{self, Reply};
 use crate::command::script;
 use crate::count::{background, read_count};
 use crate::error::{Error, Result};
 use crate::kind::rules;
-use crate::pool::Target;
-use crate::pool::request::{CallReply, Failure};
+use crate::transport::call::{Call, ConnectionId, Digits};
+use crate::transport::pool::Target;
+use crate::transport::pool::request::{CallReply, Failure};
+use crate::transport::reply::{self, Reply};
 use crate::util::clock::Moment;
 
 /// How long a request without a reply is sent again.

@@ -1,7 +1,7 @@
 //! The wait for permits of a plain semaphore.
 //!
 //! A call that waits joins the callers for permits of this process before its first question
-//! (`listener/permit_queue.rs`), so it misses no message between a question and its sleep.
+//! (`local/permit_queue.rs`), so it misses no message between a question and its sleep.
 
 use std::sync::Arc;
 
@@ -9,9 +9,8 @@ use crate::acquire::{LockContext, RetrySchedule};
 use crate::count::wait::{self, Answer, CountQuestion};
 use crate::count::{CountCall, CountChange, CountRequest};
 use crate::error::Result;
-use crate::kind::rules::ListensTo;
-use crate::listener::channels::PermitPlace;
-use crate::listener::permit_queue::PermitWaiter;
+use crate::local::permit_queue::PermitWaiter;
+use crate::local::permits::PermitPlace;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Parker;
 
@@ -27,10 +26,14 @@ impl CountCall<'_> {
     /// Takes permits, all or none. Returns `false` if the patience of the call ends first.
     pub(crate) fn take_permits(&self, permits: u32) -> Result<bool> {
         let LockContext { engine, local } = &**self.context;
-        let channel = local.channel(ListensTo::Permits, &engine.channels);
-        let place = channel.filter(|_| self.waits()).map(|channel| {
+        let place = self.waits().then(|| {
             let (since, parker) = (clock::now(), Parker::mine());
-            channel.join(PermitWaiter { permits, since, parker, claimant: None })
+            local.permits(&engine.channels).join(PermitWaiter {
+                permits,
+                since,
+                parker,
+                claimant: None,
+            })
         });
         let request = CountRequest::new(self.context, CountChange::Take(permits));
         wait::wait_for(self, TakeQuestion { request, place })
@@ -53,15 +56,15 @@ impl CountQuestion for TakeQuestion<'_> {
             // Leaves before the offer, which would count its own request again.
             self.place = None;
         }
-        if let Some(channel) = call.context.local.known_channel(ListensTo::Permits) {
-            channel.offer(reply.left);
+        if let Some(callers) = call.context.local.known_permits() {
+            callers.offer(reply.left);
         }
         Ok(Answer { is_met: reply.is_taken, sent: reply.sent })
     }
 
     fn listen(&mut self, call: &CountCall<'_>, _: &Arc<Parker>, _: &mut RetrySchedule) {
-        if let Some(channel) = call.context.local.known_channel(ListensTo::Permits) {
-            call.context.engine.subscribe(channel);
+        if let Some(callers) = call.context.local.known_permits() {
+            call.context.engine.subscribe(callers.channel());
         }
     }
 

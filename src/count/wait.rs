@@ -12,7 +12,7 @@ use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::HoldId;
 use crate::count::CountCall;
 use crate::error::{Error, Result};
-use crate::listener::channels::SubscriptionState;
+use crate::transport::listener::channels::SubscriptionState;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Parker;
 

@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use super::observation::{FirstLook, LookAttempt, Observation, Observer};
 use crate::acquire::LockContext;
-use crate::command::call::Call;
-use crate::command::reply::Reply;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inspect::leader::Leader;
-use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
+use crate::transport::call::Call;
+use crate::transport::pool::request::{BackgroundTask, CallReply, Request};
+use crate::transport::reply::Reply;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Offer, Parker};
 use crate::util::system::channel::{self, Receiver};
@@ -142,9 +142,19 @@ impl Observers {
 
     /// Sends a request of an observation. Does not block.
     fn ask(self: &Arc<Observers>, engine: &Engine, attempt: LookAttempt, call: Call) {
-        let receiver = Arc::clone(self) as Arc<dyn OnOutcome>;
-        let task = BackgroundTask::new(Some((receiver, Arc::new(attempt))), Moment::START);
+        let observers = Arc::clone(self);
+        let task = BackgroundTask::new(Moment::START)
+            .then(move |outcome| observers.answered(attempt, outcome));
         engine.router.send_background(Request::background(call, task), None);
+    }
+
+    /// Passes the outcome of a request on to the thread.
+    fn answered(&self, attempt: LookAttempt, outcome: Result<CallReply>) {
+        let Inbox { thread, replies, .. } = &mut *self.inbox.lock();
+        if let Some(thread) = thread {
+            replies.push((attempt, outcome.map(|reply| reply.value)));
+            thread.unpark();
+        }
     }
 
     /// Ends the service, unless an observer has joined.
@@ -157,17 +167,6 @@ impl Observers {
     fn abandon(&self) {
         let left = std::mem::take(&mut *self.inbox.lock());
         drop(left);
-    }
-}
-
-impl OnOutcome for Observers {
-    fn settle(&self, attempt: ReleasedHold, outcome: Result<CallReply>) {
-        let Some(attempt) = attempt.downcast_ref::<LookAttempt>() else { return };
-        let Inbox { thread, replies, .. } = &mut *self.inbox.lock();
-        if let Some(thread) = thread {
-            replies.push((*attempt, outcome.map(|reply| reply.value)));
-            thread.unpark();
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::local::hold::Hold;
-use crate::topology::route::Generation;
+use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::watchdog::WatchedHold;
 

@@ -1,20 +1,20 @@
 //! The messages on the control channel of this client: questions about holds, grants, and locks
 //! that were freed by force.
 
-use crate::command::call::Call;
 use crate::command::details::{DetailsAnswer, DetailsRequest, HoldCount};
 use crate::command::freed;
-use crate::command::grant::GrantMessage;
+use crate::command::grant::{self, GrantMessage};
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::connection;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::kind::queued::Queued;
 use crate::kind::rules::KindRules;
-use crate::listener::channels::ControlHandler;
-use crate::pool::request::{BackgroundTask, Request};
-use crate::topology::route::Generation;
+use crate::transport::call::Call;
+use crate::transport::connection;
+use crate::transport::listener::channels::ControlHandler;
+use crate::transport::pool::request::{BackgroundTask, Request};
+use crate::transport::topology::route::Generation;
 use crate::util::log_lines::LINES;
 use crate::util::{clock, log_target};
 
@@ -22,6 +22,28 @@ use crate::util::{clock, log_target};
 const MAX_LENGTH: usize = 1024 * 1024;
 
 impl ControlHandler for Engine {
+    fn handle(&self, message: &[u8], generation: Generation) -> bool {
+        if message.starts_with(grant::PREFIX) {
+            self.handle_grant(message, generation);
+        } else if message.starts_with(freed::PREFIX) {
+            self.handle_freed(message);
+        } else if message.starts_with(b"*") {
+            // The first byte of an array; the names of channels begin otherwise.
+            self.handle_request(message);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn listening(&self) {
+        self.watchdog.plan_queue_heartbeats_now();
+    }
+}
+
+impl Engine {
+    /// Answers a request of another process, or ignores it.
+    ///
     /// Publishes the answer as a background request, at most once: a second answer would be taken
     /// for that to the next question.
     fn handle_request(&self, request: &[u8]) {
@@ -40,7 +62,7 @@ impl ControlHandler for Engine {
         self.send([answer.once()]);
     }
 
-    /// Releases the grant if its call has ended.
+    /// Passes a grant of a queue lock on to its waiting caller. Releases it if the call has ended.
     fn handle_grant(&self, message: &[u8], generation: Generation) {
         let Some(grant) = GrantMessage::read(message) else {
             return log::debug!(
@@ -56,18 +78,13 @@ impl ControlHandler for Engine {
         }
     }
 
+    /// Has the watchdog verify the holds of a lock that a release by force has freed.
     fn handle_freed(&self, message: &[u8]) {
         if let Some(local) = freed::key(message).and_then(|key| self.known_local(key)) {
             self.watchdog.verify(&local);
         }
     }
 
-    fn listening(&self) {
-        self.watchdog.plan_queue_heartbeats_now();
-    }
-}
-
-impl Engine {
     /// Returns the details of the present holds, and the counts of all locks that are in use.
     fn answer(&self, request: &DetailsRequest) -> DetailsAnswer {
         let (mut holds, mut counts) = (Vec::new(), Vec::new());
@@ -84,7 +101,7 @@ impl Engine {
     fn release_grant(&self, grant: &GrantMessage<'_>, rules: &dyn KindRules) -> Result<()> {
         let name = Name::new("", grant.key.into())?;
         let release = rules.release(&name, &Owner::numbered(self.id, grant.hold));
-        let task = BackgroundTask::new(None, clock::now() + grant.lease);
+        let task = BackgroundTask::new(clock::now() + grant.lease);
         self.router.send_background(Request::background(release, task), None);
         Ok(())
     }

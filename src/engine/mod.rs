@@ -26,24 +26,24 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::audit::{self, AuditFinding, AuditScope};
 use crate::cancel::{CancelToken, Limit, ResponseLimit};
-use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::config::BackOff;
-use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
-use crate::listener::channels::{Channel, Channels};
-use crate::listener::listeners::Listeners;
 use crate::local::Local;
 use crate::local::hold::HandoffBounds;
-use crate::pool::request::Request;
-use crate::pool::router::Router;
 use crate::stats::Stats;
-use crate::topology::audit::{self, AuditFinding, AuditScope};
-use crate::topology::failover::FailoverMonitor;
-use crate::topology::route::RoutedConnection;
+use crate::transport::call::Call;
+use crate::transport::connection::Timeouts;
+use crate::transport::listener::channels::{Channel, Channels};
+use crate::transport::listener::listeners::Listeners;
+use crate::transport::pool::request::Request;
+use crate::transport::pool::router::Router;
+use crate::transport::topology::failover::FailoverMonitor;
+use crate::transport::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
 use crate::util::interner::{Interned, Recent};
@@ -160,7 +160,7 @@ impl Engine {
 
     /// Starts the listener for a caller that waits for grants.
     pub(crate) fn listen_for_grants(&self) {
-        self.send(self.listeners.listen_for_grants());
+        self.send(self.listeners.listen_for_messages());
     }
 
     /// Has a listener subscribe to a channel on which a caller waits without a refused acquire.

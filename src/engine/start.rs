@@ -17,24 +17,24 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::audit::{AuditPolicy, AuditScope, Auditor};
 use crate::cancel::CancelToken;
-use crate::command::{details, owner};
+use crate::command::{client_record, details, owner};
 use crate::config::{Builder, Servers};
-use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
 use crate::error::Result;
 use crate::events::EventSink;
-use crate::listener::channels::{Channels, ControlHandler};
-use crate::listener::listeners::Listeners;
-use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
-use crate::pool::router::Router;
-use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
-use crate::topology::audit::{AuditPolicy, AuditScope, Auditor};
-use crate::topology::failover::{FailoverMonitor, ServerObserver};
-use crate::topology::health::ServerHealths;
-use crate::topology::route::Route;
+use crate::transport::connection::Timeouts;
+use crate::transport::listener::channels::{Channels, ControlHandler};
+use crate::transport::listener::listeners::Listeners;
+use crate::transport::listener::{self, ListenerSettings};
+use crate::transport::pool::router::Router;
+use crate::transport::pool::{PoolServer, PoolSettings, PoolTimeouts};
+use crate::transport::topology::failover::{FailoverMonitor, ServerObserver};
+use crate::transport::topology::health::ServerHealths;
+use crate::transport::topology::route::Route;
 use crate::util::executor::Executor;
 use crate::util::log_lines::LINES;
 use crate::util::sync::Mutex;
@@ -156,7 +156,6 @@ impl Startup {
             // Sentinels name masters only, and the replicas of a cluster redirect.
             refuses_replica: matches!(deployment.route, Route::To(_)) && !settings.allow_replica,
             longest_repeat: settings.poll_interval,
-            events: self.sink.clone(),
             healths: Arc::clone(&self.healths),
         }
     }
@@ -171,13 +170,14 @@ impl Startup {
         let settings = ListenerSettings {
             route: deployment.route.clone(),
             node: None,
-            without_locks: false,
+            only_control: false,
             timeouts: self.timeouts,
             name: format!("{}:listener", self.name),
             control: self.control.as_str().into(),
             healths: Arc::clone(&self.healths),
             linger: self.settings.poll_interval / 2,
             idle: listener::IDLE,
+            quiet_silence: client_record::LIFETIME,
         };
         deployment.listeners(settings, Arc::clone(channels))
     }

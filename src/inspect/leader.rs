@@ -5,16 +5,16 @@ use std::sync::Arc;
 use super::holder::HolderInfo;
 use super::owner_field::{self, OwnerField};
 use super::query::{self, Inspector};
-use crate::command::call::Call;
 use crate::command::client_record;
 use crate::command::leader::{self, LeaderRecord};
 use crate::command::name::Name;
-use crate::command::reply::Reply;
 use crate::engine::Engine;
 use crate::engine::absence::Asked;
 use crate::error::Result;
 use crate::events::Kind;
-use crate::pool::Target;
+use crate::transport::call::Call;
+use crate::transport::pool::Target;
+use crate::transport::reply::Reply;
 
 /// The leader of an [`Election`](crate::Election) at the time of the query.
 ///

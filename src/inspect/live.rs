@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::command::call::Call;
 use crate::command::details::{self, AskedHold, DetailsAnswer, DetailsRequest, MAX_HOLDS};
-use crate::command::reply::{Push, Reply, unexpected};
-use crate::connection::{self, ReadLimit, Timeouts};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::topology::route::RoutedConnection;
+use crate::transport::call::Call;
+use crate::transport::connection::{self, ReadLimit, Timeouts};
+use crate::transport::reply::{Push, Reply, unexpected};
+use crate::transport::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;

@@ -14,10 +14,10 @@ use std::time::Duration;
 use super::holder::HolderInfo;
 use super::owner_field::{OwnerField, OwnerSuffix, time_of};
 use crate::command::owner::HoldId;
-use crate::command::reply::Reply;
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::rules::lease_left;
+use crate::transport::reply::Reply;
 
 /// The side of a read-write lock to which a query is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,13 +11,13 @@ use super::live::LiveSession;
 use super::lock_state::LockState;
 use super::pattern;
 use super::query::{self, ClientRecords, Inspector};
-use crate::command::call::Call;
 use crate::command::client_record;
 use crate::command::name::Name;
-use crate::command::reply::Reply;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::pool::Target;
+use crate::transport::call::Call;
+use crate::transport::pool::Target;
+use crate::transport::reply::Reply;
 use crate::util::clock;
 use crate::util::system::HashSet;
 

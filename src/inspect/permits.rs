@@ -7,14 +7,14 @@ use uuid::Uuid;
 use super::holder::HolderInfo;
 use super::owner_field::{self, OwnerField, OwnerSuffix};
 use super::query::Inspector;
-use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::permit::{self, PermitId};
-use crate::command::reply::{self, Reply};
 use crate::command::script;
 use crate::error::Result;
-use crate::pool::Target;
+use crate::transport::call::Call;
+use crate::transport::pool::Target;
+use crate::transport::reply::{self, Reply};
 use crate::util::system::HashSet;
 
 /// The expiry of a permit of Redisson that never expires, in milliseconds.

@@ -20,20 +20,20 @@ use super::info::{LockInfo, WaitingInfo};
 use super::live::{LiveAnswers, LiveSession, PATIENCE};
 use super::lock_state::{self, LockState, Side};
 use crate::cancel::Limit;
-use crate::command::call::{Call, ConnectionId};
 use crate::command::client_record::{self, ClientRecord};
 use crate::command::name::Name;
-use crate::command::reply::Reply;
 use crate::command::script;
 use crate::engine::Engine;
 use crate::engine::absence::Asked;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Kind;
 use crate::kind::rules::ListensTo;
-use crate::pool::Target;
-use crate::pool::request::{Failure, Outcome};
-use crate::pool::router::RoutedCall;
-use crate::topology::route::Generation;
+use crate::transport::call::{Call, ConnectionId};
+use crate::transport::pool::Target;
+use crate::transport::pool::request::{Failure, Outcome};
+use crate::transport::pool::router::RoutedCall;
+use crate::transport::reply::Reply;
+use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 
 /// The largest number of locks in one script call, which takes the server about 0.2 ms.

@@ -7,7 +7,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use super::holder::HolderInfo;
 use super::info::{LockInfo, WaitingInfo};
 use super::leader::Leader;
-use crate::topology::audit::AuditFinding;
+use crate::audit::AuditFinding;
 use crate::util::clock::{EPOCH, WallTime};
 
 /// Implements `Serialize` for a type, with an expression for the value of each field.

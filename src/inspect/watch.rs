@@ -12,7 +12,7 @@ use super::query::{self, ClientRecords, Inspector};
 use crate::command::name::Name;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::pool::Target;
+use crate::transport::pool::Target;
 use crate::util::clock::{self, Moment};
 use crate::util::system::HashMap;
 

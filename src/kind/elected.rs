@@ -3,15 +3,16 @@
 //! The script of the release deletes the record of its owner and tells the observers, in the step
 //! that grants the lock to the best candidate. All other rules are those of the queue lock.
 
-use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::reply::Reply;
-use crate::command::script::{self, Script};
+use crate::command::script;
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::queued::{self, Queued};
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules, ListensTo, Queueing};
+use crate::transport::call::Call;
+use crate::transport::reply::Reply;
+use crate::transport::script::Script;
 
 /// The rules of the lock of an election.
 #[derive(Clone, Copy, Debug)]

@@ -18,15 +18,16 @@
 
 use std::time::Duration;
 
-use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Script};
+use crate::command::script;
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{
     self, AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, Queueing, kind_of_lock,
 };
+use crate::transport::call::Call;
+use crate::transport::script::Script;
 
 /// The kind of [`Client::fair_lock`](crate::Client::fair_lock): first come, first served.
 #[derive(Clone, Copy, Debug)]

@@ -9,17 +9,18 @@
 //! An acquire takes one token for each thread of this process to which the hold may be handed off,
 //! so no two holders have the same token.
 
-use crate::command::call::{Call, Digits};
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::reply::Reply;
-use crate::command::script::{self, Script};
+use crate::command::script;
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{
     self, AcquireArgs, AcquireReply, EarlyRelease, KindRules, LockRules, kind_of_lock,
 };
+use crate::transport::call::{Call, Digits};
+use crate::transport::reply::Reply;
+use crate::transport::script::Script;
 
 /// The kind of [`Client::fenced_lock`](crate::Client::fenced_lock): its guards have fencing tokens.
 #[derive(Clone, Copy, Debug)]

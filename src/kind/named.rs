@@ -9,13 +9,14 @@
 //!
 //! A renewal checks the field of its hold, as for a plain lock.
 
-use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Script};
+use crate::command::script;
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{AcquireArgs, KindRules, LockRules, OtherHold, Queueing};
+use crate::transport::call::Call;
+use crate::transport::script::Script;
 
 /// The rules of a plain lock with a named holder.
 #[derive(Clone, Copy, Debug)]

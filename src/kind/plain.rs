@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Script};
+use crate::command::script;
 use crate::events::Kind;
 use crate::kind::rules::{self, AcquireArgs, EarlyRelease, KindRules, LockRules, kind_of_lock};
+use crate::transport::call::Call;
+use crate::transport::script::Script;
 
 /// The kind of [`Client::lock`](crate::Client::lock): re-entrant, Redisson's `RLock`.
 #[derive(Clone, Copy, Debug)]

@@ -21,11 +21,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::reply::Reply;
-use crate::command::script::{self, Script};
+use crate::command::script;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Kind;
 use crate::kind::plain::{self, Plain, UNLOCKED};
@@ -33,6 +31,9 @@ use crate::kind::rules::{
     self, AcquireArgs, AcquireReply, EarlyRelease, GrantTerms, KindRules, ListensTo, LockRules,
     Place, PlaceArgs, QueuedReply, Queueing, TermsSince, kind_of_lock,
 };
+use crate::transport::call::Call;
+use crate::transport::reply::Reply;
+use crate::transport::script::Script;
 
 #[cfg(all(test, leasehold_model))]
 mod model;

@@ -13,16 +13,17 @@
 //! waiters, and the lock then lasts as long as the leases of its readers. A read release never
 //! changes the lease of a writer.
 
-use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Script};
+use crate::command::script;
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{
     self, AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, OtherHold, Queueing,
     kind_of_lock,
 };
+use crate::transport::call::Call;
+use crate::transport::script::Script;
 
 /// The kind of the read side of [`Client::rw_lock`](crate::Client::rw_lock): holds share the lock.
 #[derive(Clone, Copy, Debug)]

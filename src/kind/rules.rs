@@ -8,13 +8,13 @@ use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
-use crate::command::call::{Call, Digits};
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::reply::{self, Reply};
-use crate::command::script::Script;
 use crate::error::{Error, Result};
 use crate::events::Kind;
+use crate::transport::call::{Call, Digits};
+use crate::transport::reply::{self, Reply};
+use crate::transport::script::Script;
 use crate::util::clock;
 
 /// A kind of [`Lock`](crate::Lock), for code that is generic over the kind.

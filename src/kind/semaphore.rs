@@ -14,16 +14,17 @@
 
 use std::time::Duration;
 
-use crate::command::call::{Call, Digits};
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::reply::Reply;
-use crate::command::script::{self, Script};
+use crate::command::script;
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::rules::{
     self, AcquireArgs, AcquireReply, EarlyRelease, KindRules, ListensTo, OtherHold, Queueing,
 };
+use crate::transport::call::{Call, Digits};
+use crate::transport::reply::Reply;
+use crate::transport::script::Script;
 use crate::util::clock;
 
 /// The rules of the permits of a semaphore.

@@ -4,15 +4,16 @@
 //! release publishes nothing. A refused caller asks again after a pause that grows. The threads of
 //! one process stand in one queue, so only the head of the queue asks.
 
-use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Script};
+use crate::command::script;
 use crate::events::Kind;
 use crate::kind::plain::{self, Plain};
 use crate::kind::rules::{
     AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, kind_of_lock,
 };
+use crate::transport::call::Call;
+use crate::transport::script::Script;
 
 /// The kind of [`Client::spin_lock`](crate::Client::spin_lock): polls with growing pauses.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@
 //!
 //! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold/` the life of one
 //! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
-//! `waiters.rs` the callers that wait for a queue lock, `release.rs` the end of a guard,
+//! `waiters.rs` the callers that wait for a queue lock, `permits.rs` those that wait for permits, `release.rs` the end of a guard,
 //! `fairness.rs` the yields, `details.rs` what others may ask about a hold. Imports `kind`,
 //! `command`, `listener` (channels only), `events`, `error` and `util`. Read this file, `turn.rs`,
 //! `release.rs`, then the rest.
@@ -25,6 +25,8 @@
 mod details;
 mod fairness;
 pub(crate) mod hold;
+pub(crate) mod permit_queue;
+pub(crate) mod permits;
 pub(crate) mod queue;
 mod release;
 mod state;
@@ -45,11 +47,12 @@ use crate::command::owner::{Holder, Owner, ThreadId};
 use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
-use crate::listener::channels::{Channel, Channels};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus, HoldTerms};
+use crate::local::permits::PermitCallers;
 use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry};
+use crate::transport::listener::channels::{Channel, Channels};
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -70,7 +73,7 @@ pub(crate) struct Local {
     bounds: HandoffBounds,
     channel: OnceLock<Arc<Channel>>,
     rw_channel: OnceLock<Arc<Channel>>,
-    permits_channel: OnceLock<Arc<Channel>>,
+    permits: OnceLock<Arc<PermitCallers>>,
     latch_channel: OnceLock<Arc<Channel>>,
     state: Mutex<LocalState>,
 }
@@ -124,7 +127,7 @@ impl Local {
             bounds,
             channel: OnceLock::new(),
             rw_channel: OnceLock::new(),
-            permits_channel: OnceLock::new(),
+            permits: OnceLock::new(),
             latch_channel: OnceLock::new(),
             state: Mutex::default(),
         }
@@ -141,7 +144,7 @@ impl Local {
         let name = match listens {
             ListensTo::Lock => self.name.channel(),
             ListensTo::ReadWrite => self.name.rw_channel(),
-            ListensTo::Permits => self.name.permits_channel(),
+            ListensTo::Permits => return Some(self.permits(channels).channel()),
             ListensTo::Latch => self.name.latch_channel(),
             ListensTo::OwnChannel | ListensTo::Grants | ListensTo::Nothing => return None,
         };
@@ -150,16 +153,31 @@ impl Local {
 
     /// Returns the channel on which releases are published, if this process has used it before.
     pub(crate) fn known_channel(&self, listens: ListensTo) -> Option<&Arc<Channel>> {
-        self.channel_cell(listens)?.get()
+        match listens {
+            ListensTo::Permits => self.known_permits().map(|callers| callers.channel()),
+            _ => self.channel_cell(listens)?.get(),
+        }
+    }
+
+    /// Returns the callers of this process that wait for permits.
+    pub(crate) fn permits(&self, channels: &Channels) -> &Arc<PermitCallers> {
+        let callers = || PermitCallers::on(channels.channel(self.name.permits_channel()));
+        self.permits.get_or_init(callers)
+    }
+
+    /// Returns the callers that wait for permits, if this process has used the channel before.
+    pub(crate) fn known_permits(&self) -> Option<&Arc<PermitCallers>> {
+        self.permits.get()
     }
 
     fn channel_cell(&self, listens: ListensTo) -> Option<&OnceLock<Arc<Channel>>> {
         match listens {
             ListensTo::Lock => Some(&self.channel),
             ListensTo::ReadWrite => Some(&self.rw_channel),
-            ListensTo::Permits => Some(&self.permits_channel),
             ListensTo::Latch => Some(&self.latch_channel),
-            ListensTo::OwnChannel | ListensTo::Grants | ListensTo::Nothing => None,
+            ListensTo::Permits | ListensTo::OwnChannel | ListensTo::Grants | ListensTo::Nothing => {
+                None
+            }
         }
     }
 

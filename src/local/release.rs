@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::command::call::ConnectionId;
 use crate::command::owner::ThreadId;
 use crate::kind::rules::{KindRules, ListensTo, Queueing};
-use crate::listener::channels::{Channel, SubscriptionState};
 use crate::local::Local;
 use crate::local::fairness::Rivals;
 use crate::local::hold::{Hold, HoldStatus};
 use crate::local::state::{HandOff, UnansweredRelease};
 use crate::local::table::HoldShare;
+use crate::transport::call::ConnectionId;
+use crate::transport::listener::channels::{Channel, SubscriptionState};
 use crate::util::clock::Moment;
 
 /// The effect of the end of a share.

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use crate::command::call::ConnectionId;
 use crate::command::owner::{HoldId, Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::kind::rules::OtherHold;
@@ -15,6 +14,7 @@ use crate::local::queue::{Ticket, WaitQueue};
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldTable};
 use crate::local::waiters::Waiters;
 use crate::local::{Caller, Turn};
+use crate::transport::call::ConnectionId;
 use crate::util::clock::Moment;
 
 #[derive(Debug, Default)]

@@ -1,11 +1,11 @@
 //! Tests of the queue, the holds and the fairness of one lock in one process.
 
 use super::*;
-use crate::command::call::ConnectionId;
 use crate::kind::plain::Plain;
 use crate::kind::queued::Queued;
-use crate::listener::channels::SubscriptionState;
 use crate::local::table::HoldShare;
+use crate::transport::call::ConnectionId;
+use crate::transport::listener::channels::SubscriptionState;
 use crate::util::clock::Patience;
 
 const MILLI: Duration = Duration::from_millis(1);

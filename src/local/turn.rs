@@ -4,7 +4,6 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::call::ConnectionId;
 use crate::command::owner::HoldId;
 use crate::error::Error;
 use crate::kind::rules::ListensTo;
@@ -13,6 +12,7 @@ use crate::local::fairness::YieldsTo;
 use crate::local::hold::Hold;
 use crate::local::queue::Ticket;
 use crate::local::waiters::{WaiterGrant, WaiterNews};
+use crate::transport::call::ConnectionId;
 use crate::util::clock::Moment;
 
 /// The span in which early polls for one lock go out together.
@@ -129,8 +129,7 @@ impl Local {
 
     /// Returns whether callers wait for permits.
     pub(crate) fn awaits_permits(&self) -> bool {
-        let channel = self.known_channel(ListensTo::Permits);
-        channel.is_some_and(|channel| channel.awaits_permits())
+        self.known_permits().is_some_and(|callers| callers.await_permits())
     }
 
     /// Returns whether an early poll has to be planned for `at`, and notes that one is.

@@ -24,7 +24,7 @@ use crate::kind::queued::{HeartbeatReply, OwnHold};
 use crate::kind::rules::{KindRules, TermsSince};
 use crate::local::Local;
 use crate::local::hold;
-use crate::topology::route::Generation;
+use crate::transport::topology::route::Generation;
 use crate::util::clock::{Moment, jittered};
 use crate::util::sync::Parker;
 use crate::util::system::HashMap;

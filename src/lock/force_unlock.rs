@@ -25,7 +25,7 @@ use crate::events::Kind;
 use crate::inspect::query::Inspector;
 use crate::kind::rules::{self, LockRules, ReleaseReply};
 use crate::kind::{Fair, Plain, Queued, Read, Write};
-use crate::pool::Target;
+use crate::transport::pool::Target;
 
 /// Frees the lock with this name, whatever its kind; returns whether it was held.
 pub(crate) fn force_unlock(engine: Arc<Engine>, name: String) -> Result<bool> {

@@ -31,9 +31,9 @@ use crate::kind::plain::Plain;
 use crate::kind::queued::Queued;
 use crate::kind::rules::{LockKind, LockRules};
 use crate::kind::spin::Spin;
-use crate::listener::channels::Channel;
 use crate::local::YieldsTo;
 use crate::stats::Label;
+use crate::transport::listener::channels::Channel;
 use crate::util::clock::{self, Moment};
 
 pub(crate) use shared::{SharedHandle, endless_wait_ended};

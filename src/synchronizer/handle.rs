@@ -1,13 +1,13 @@
 //! The calls of a handle that semaphores and latches share.
 
 use crate::acquire::HoldHandle;
-use crate::command::call::Call;
 use crate::count::{CountCall, CountChange, CountRequest, read_count};
 use crate::error::Result;
 use crate::kind::rules::{KindRules, PermitRequest};
 use crate::lock::handle::SharedHandle;
-use crate::pool::Target;
 use crate::stats::CallRecord;
+use crate::transport::call::Call;
+use crate::transport::pool::Target;
 use crate::util::clock::Patience;
 
 impl SharedHandle {

@@ -4,10 +4,10 @@
 //! Each item of such a batch is then sent by itself, in the same round.
 
 use crate::cancel::Limit;
-use crate::command::call::Call;
 use crate::error::Error;
-use crate::pool::request::{CallReply, Failure};
-use crate::pool::router::Router;
+use crate::transport::call::Call;
+use crate::transport::pool::request::{CallReply, Failure};
+use crate::transport::pool::router::Router;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 

@@ -20,13 +20,13 @@ use uuid::Uuid;
 
 use super::Watchdog;
 use crate::cancel::Limit;
-use crate::command::call::{Call, ConnectionId};
 use crate::command::client_record::{self, ClientRecord, LIFETIME};
-use crate::command::reply::Reply;
 use crate::error::{Error, Result};
-use crate::listener::listeners::Listeners;
-use crate::pool::Target;
-use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
+use crate::transport::call::{Call, ConnectionId};
+use crate::transport::listener::listeners::Listeners;
+use crate::transport::pool::Target;
+use crate::transport::pool::request::{BackgroundTask, CallReply, Request};
+use crate::transport::reply::Reply;
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -165,8 +165,8 @@ impl Announcer {
     }
 }
 
-impl OnOutcome for Announcer {
-    fn settle(&self, _: ReleasedHold, outcome: Result<CallReply>) {
+impl Announcer {
+    fn settle(&self, outcome: Result<CallReply>) {
         let outcome = outcome.map(|reply| reply.value);
         let mut status = self.status.lock();
         let before = status.state;
@@ -196,8 +196,8 @@ impl Watchdog {
             Ok(step) => step,
             Err(next_look) => return next_look,
         };
-        let observer = Arc::clone(announcer) as Arc<dyn OnOutcome>;
-        let task = BackgroundTask::new(Some((observer, Arc::new(()))), Moment::START);
+        let settled = Arc::clone(announcer);
+        let task = BackgroundTask::new(Moment::START).then(move |outcome| settled.settle(outcome));
         // The same connection again: it is made anew after a failure. Any other one may be dead
         // too.
         let connection = announcer.status.lock().connection;

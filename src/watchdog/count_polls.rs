@@ -8,25 +8,26 @@ use std::sync::Arc;
 
 use super::Watchdog;
 use super::batches::{self, BatchFailure};
-use crate::command::call::Call;
-use crate::command::reply::Reply;
 use crate::error::Result;
 use crate::kind::rules::ListensTo;
-use crate::listener::channels::Channel;
 use crate::local::Local;
+use crate::local::permits::PermitCallers;
+use crate::transport::call::Call;
+use crate::transport::listener::channels::Channel;
+use crate::transport::reply::Reply;
 
 /// A count that is polled in this round.
 #[derive(Debug)]
 struct CountPoll {
     local: Arc<Local>,
-    channel: Arc<Channel>,
-    subject: PollSubject,
+    awaited: Awaited,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PollSubject {
-    Permits,
-    Latch,
+/// What callers wait for.
+#[derive(Debug)]
+enum Awaited {
+    Permits(Arc<PermitCallers>),
+    Latch(Arc<Channel>),
 }
 
 impl Watchdog {
@@ -62,11 +63,10 @@ impl Watchdog {
 impl CountPoll {
     /// Returns the poll of a plain semaphore; `None` if no caller waits for its permits.
     fn of_permits(local: &Arc<Local>) -> Option<CountPoll> {
-        let channel = local.known_channel(ListensTo::Permits)?;
-        channel.awaits_plain_permits().then(|| CountPoll {
+        let callers = local.known_permits()?;
+        callers.await_plain_permits().then(|| CountPoll {
             local: Arc::clone(local),
-            channel: Arc::clone(channel),
-            subject: PollSubject::Permits,
+            awaited: Awaited::Permits(Arc::clone(callers)),
         })
     }
 
@@ -75,22 +75,22 @@ impl CountPoll {
         let channel = local.known_channel(ListensTo::Latch)?;
         channel.has_waiting_callers().then(|| CountPoll {
             local: Arc::clone(local),
-            channel: Arc::clone(channel),
-            subject: PollSubject::Latch,
+            awaited: Awaited::Latch(Arc::clone(channel)),
         })
     }
 
     fn keys(&self) -> impl Iterator<Item = &[u8]> {
         let name = self.local.name();
-        let round = (self.subject == PollSubject::Latch).then(|| name.round_key().as_bytes());
+        let is_latch = matches!(self.awaited, Awaited::Latch(_));
+        let round = is_latch.then(|| name.round_key().as_bytes());
         std::iter::once(name.key().as_bytes()).chain(round)
     }
 
     /// Wakes callers as after a message.
     fn wake(&self) {
-        match self.subject {
-            PollSubject::Permits => self.channel.hint(1),
-            PollSubject::Latch => self.channel.notify(),
+        match &self.awaited {
+            Awaited::Permits(callers) => callers.hint(1),
+            Awaited::Latch(channel) => channel.notify(),
         }
     }
 
@@ -102,12 +102,12 @@ impl CountPoll {
             let text = std::str::from_utf8(value?.text()?).ok()?;
             text.parse::<i64>().ok()
         };
-        match (self.subject, number(values.first())) {
+        match (&self.awaited, number(values.first())) {
             (_, None) => self.wake(),
-            (PollSubject::Permits, Some(free)) => {
-                self.channel.offer(u32::try_from(free.max(0)).unwrap_or(u32::MAX));
+            (Awaited::Permits(callers), Some(free)) => {
+                callers.offer(u32::try_from(free.max(0)).unwrap_or(u32::MAX));
             }
-            (PollSubject::Latch, Some(count)) => {
+            (Awaited::Latch(_), Some(count)) => {
                 let round = number(values.get(1)).unwrap_or(0).unsigned_abs();
                 if count <= 0 || self.local.is_new_round(round) {
                     self.wake();

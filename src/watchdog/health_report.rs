@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Watchdog;
 use crate::error::Error;
-use crate::topology::health::{HealthNews, STABLE, ServerHealths};
+use crate::transport::topology::health::{HealthNews, STABLE, ServerHealths};
 use crate::util::clock;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;

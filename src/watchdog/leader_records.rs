@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use super::{Watchdog, WatchedHold};
 use crate::cancel::Limit;
-use crate::command::call::Call;
 use crate::command::leader;
 use crate::error::Result;
-use crate::pool::Target;
-use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
-use crate::pool::router::Router;
-use crate::topology::route::Generation;
+use crate::transport::call::Call;
+use crate::transport::pool::Target;
+use crate::transport::pool::request::{BackgroundTask, CallReply, Request};
+use crate::transport::pool::router::Router;
+use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -97,27 +97,11 @@ impl Announcement {
         self.plan(now + self.watchdog_timeout / PERIOD_DIVISOR);
     }
 
-    fn plan(&self, next: Moment) {
-        self.next.store(next.nanos(), Ordering::Release);
-    }
-
-    fn next(&self) -> Moment {
-        Moment::from_nanos(self.next.load(Ordering::Acquire))
-    }
-}
-
-/// The moment and the generation of an announcement by the watchdog.
-struct Attempt {
-    repeat_at: Moment,
-    generation: Generation,
-}
-
-impl OnOutcome for Announcement {
-    /// Plans the next announcement, unless a change of servers has planned one meanwhile.
-    fn settle(&self, attempt: ReleasedHold, outcome: Result<CallReply>) {
-        let Ok(attempt) = attempt.downcast::<Attempt>() else { return };
-        let is_planned = attempt.repeat_at == self.next();
-        match outcome.and_then(|reply| self.answered(reply, attempt.generation)) {
+    /// Plans the announcement after one that had this outcome, unless a change of servers has planned
+    /// one meanwhile.
+    fn settle(&self, repeat_at: Moment, generation: Generation, outcome: Result<CallReply>) {
+        let is_planned = repeat_at == self.next();
+        match outcome.and_then(|reply| self.answered(reply, generation)) {
             Ok(true) if is_planned => self.announced(clock::now()),
             Ok(_) => {}
             Err(error) => log::debug!(
@@ -127,6 +111,14 @@ impl OnOutcome for Announcement {
                 "a leader could not be announced: {}", error.with_causes()
             ),
         }
+    }
+
+    fn plan(&self, next: Moment) {
+        self.next.store(next.nanos(), Ordering::Release);
+    }
+
+    fn next(&self) -> Moment {
+        Moment::from_nanos(self.next.load(Ordering::Acquire))
     }
 }
 
@@ -180,9 +172,9 @@ impl Watchdog {
     /// Sends one announcement, which is repeated at `repeat_at` unless it is answered.
     fn announce_leader(&self, announcement: &Arc<Announcement>, repeat_at: Moment) {
         announcement.plan(repeat_at);
-        let observer = Arc::clone(announcement) as Arc<dyn OnOutcome>;
-        let attempt = Arc::new(Attempt { repeat_at, generation: self.router.generation() });
-        let task = BackgroundTask::new(Some((observer, attempt)), Moment::START);
+        let (settled, generation) = (Arc::clone(announcement), self.router.generation());
+        let task = BackgroundTask::new(Moment::START)
+            .then(move |outcome| settled.settle(repeat_at, generation, outcome));
         let late = announcement.term.hold.late_connection();
         self.router.send_background(Request::background(announcement.call(), task), late);
     }

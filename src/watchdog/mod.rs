@@ -19,7 +19,7 @@
 //!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), sends queue heartbeats for the callers that wait for
 //!    queue locks ([`queue_heartbeats`]), polls semaphores ([`permit_polls`]) and the counts of
-//!    plain semaphores and latches ([`count_polls`]), audits new servers (`topology/audit.rs`), and
+//!    plain semaphores and latches ([`count_polls`]), audits new servers (`audit.rs`), and
 //!    logs outages ([`health_report`]).
 //! 5. Writes or renews the record of the client in the background ([`client_record`]).
 //! 6. Announces the leaders of elections again, if that is due ([`leader_records`]).
@@ -43,7 +43,7 @@ mod watched_hold;
 pub(crate) use client_record::Announcer;
 pub(crate) use leader_records::Announcement;
 pub(crate) use renewals::{extension_call, is_extended};
-pub(crate) use watched_hold::WatchedHold;
+pub(crate) use watched_hold::{WatchedHold, cleaned_up};
 
 use std::fmt;
 use std::sync::Arc;
@@ -52,19 +52,19 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::audit::Auditor;
 use crate::cancel::Limit;
-use crate::connection::Timeouts;
 use crate::error::{Error, Result};
-use crate::events::EventSink;
-use crate::listener::channels::Channels;
-use crate::listener::listeners::Listeners;
+use crate::events::{Event, EventSink, Reconnected};
 use crate::local::Local;
-use crate::pool::request::Failure;
-use crate::pool::router::Router;
-use crate::topology::audit::Auditor;
-use crate::topology::failover::ServerObserver;
-use crate::topology::health::GrowingPause;
-use crate::topology::route::Generation;
+use crate::transport::connection::Timeouts;
+use crate::transport::listener::channels::Channels;
+use crate::transport::listener::listeners::Listeners;
+use crate::transport::pool::request::Failure;
+use crate::transport::pool::router::Router;
+use crate::transport::topology::failover::ServerObserver;
+use crate::transport::topology::health::GrowingPause;
+use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
 use crate::util::log_lines::{self, LINES};
@@ -150,6 +150,13 @@ impl fmt::Debug for Watchdog {
 }
 
 impl ServerObserver for Watchdog {
+    fn reconnected(&self, address: &Arc<str>) {
+        self.settings.events.stats().reconnected();
+        let (at, address) = (clock::wall_time(), Arc::clone(address));
+        self.settings.events.emit(|| Event::Reconnected(Reconnected { at, address }));
+        self.server_may_have_changed();
+    }
+
     fn server_may_have_changed(&self) {
         self.server_may_have_changed.store(true, Ordering::Release);
         self.parker.unpark();
@@ -346,20 +353,20 @@ impl Watchdog {
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
-    use crate::command::call::Call;
+    use crate::audit::{AuditPolicy, AuditScope};
     use crate::command::name::Name;
     use crate::command::owner::Owner;
-    use crate::command::script::Script;
-    use crate::connection::Address;
     use crate::events::Kind;
     use crate::kind::plain::Plain;
     use crate::kind::rules::{AcquireArgs, KindRules, ListensTo};
-    use crate::listener::ListenerSettings;
     use crate::local::hold::{self, Grant, Hold};
-    use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
-    use crate::topology::audit::{AuditPolicy, AuditScope};
-    use crate::topology::cluster::Cluster;
-    use crate::topology::route::Route;
+    use crate::transport::call::Call;
+    use crate::transport::connection::Address;
+    use crate::transport::listener::ListenerSettings;
+    use crate::transport::pool::{PoolServer, PoolSettings, PoolTimeouts};
+    use crate::transport::script::Script;
+    use crate::transport::topology::cluster::Cluster;
+    use crate::transport::topology::route::Route;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -411,7 +418,6 @@ mod tests {
             replicas: 0,
             refuses_replica: false,
             longest_repeat: SECOND,
-            events: EventSink::default(),
             healths: Arc::default(),
         };
         Router::cluster(cluster, settings, Arc::default())
@@ -435,13 +441,14 @@ mod tests {
             ListenerSettings {
                 route,
                 node: None,
-                without_locks: false,
+                only_control: false,
                 timeouts: TIMEOUTS,
                 name: "test".to_owned(),
                 control: "test".into(),
                 healths: Arc::default(),
                 linger: SECOND,
                 idle: SECOND,
+                quiet_silence: SECOND,
             },
             Arc::clone(&channels),
             None,

@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use super::Watchdog;
 use super::batches::{self, BatchFailure};
-use crate::kind::rules::ListensTo;
 use crate::kind::semaphore::{self, PermitPoll, PermitPollReply};
-use crate::listener::channels::Channel;
-use crate::listener::permit_queue::{PermitClaim, PermitsPolled};
 use crate::local::Local;
-use crate::pool::request::Request;
+use crate::local::permit_queue::{PermitClaim, PermitsPolled};
+use crate::local::permits::PermitCallers;
+use crate::transport::pool::request::Request;
 use crate::util::clock;
 
 /// The keys that a semaphore counts for in a batch: its script does more than a renewal of a hold.
@@ -27,7 +26,7 @@ const WEIGHT: usize = 2;
 #[derive(Debug)]
 struct DuePoll {
     local: Arc<Local>,
-    channel: Arc<Channel>,
+    callers: Arc<PermitCallers>,
     claim: PermitClaim,
 }
 
@@ -61,7 +60,7 @@ impl Watchdog {
                     Ok(answers) => self.apply_polls(batch, &answers),
                     Err(error) => {
                         batches::log_failed("semaphore poll", batch.len(), &error);
-                        batch.iter().for_each(|due| due.channel.hint(1));
+                        batch.iter().for_each(|due| due.callers.hint(1));
                     }
                 }
             },
@@ -76,16 +75,16 @@ impl Watchdog {
 
     /// Returns the poll of a semaphore; `None` if no caller waits for leased permits.
     fn due_poll(&self, local: &Arc<Local>) -> Option<DuePoll> {
-        let channel = local.known_channel(ListensTo::Permits)?;
-        let claim = channel.claim(clock::now(), self.settings.poll_interval)?;
-        Some(DuePoll { local: Arc::clone(local), channel: Arc::clone(channel), claim })
+        let callers = local.known_permits()?;
+        let claim = callers.claim(clock::now(), self.settings.poll_interval)?;
+        Some(DuePoll { local: Arc::clone(local), callers: Arc::clone(callers), claim })
     }
 
     fn apply_polls(&self, batch: &[DuePoll], answers: &[PermitPollReply]) {
         for (due, answer) in batch.iter().zip(answers) {
             let PermitPollReply { must_ask, others, left, capacity } = *answer;
             let news = PermitsPolled { must_ask, others, capacity };
-            if !due.channel.polled(&due.claim, news) && due.claim.is_due {
+            if !due.callers.polled(&due.claim, news) && due.claim.is_due {
                 self.withdraw_claim(&due.local, &due.claim.claimant);
             }
             self.plan_poll_at_expiry(&due.local, left);

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use super::Watchdog;
 use super::batches::{self, BatchFailure};
-use crate::command::call::Call;
 use crate::command::script;
 use crate::local::Local;
+use crate::transport::call::Call;
 use crate::util::clock::Moment;
 
 impl Watchdog {

@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use super::batches::{self, BatchFailure};
 use super::{RECONNECT_PAUSE, Watchdog};
-use crate::command::call::Call;
 use crate::error::Error;
 use crate::events::Kind;
 use crate::kind::queued::{self, HeartbeatReply};
 use crate::kind::rules::GrantTerms;
 use crate::local::Local;
 use crate::local::waiters::GrantBase;
-use crate::pool::request::CallReply;
-use crate::topology::route::Generation;
+use crate::transport::call::Call;
+use crate::transport::pool::request::CallReply;
+use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 
 /// The number of heartbeats in the time after which a silent client counts as gone.

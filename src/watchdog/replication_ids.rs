@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::command::call::Call;
-use crate::command::reply::Reply;
-use crate::pool::request::{Failure, Outcome};
-use crate::pool::router::Router;
+use crate::transport::call::Call;
+use crate::transport::pool::request::{Failure, Outcome};
+use crate::transport::pool::router::Router;
+use crate::transport::reply::Reply;
 use crate::util::sync::Mutex;
 
 /// The last known replication id of each server in use, by address.

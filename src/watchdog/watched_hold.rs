@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::command::script::Script;
+use crate::error::Result;
 use crate::local::Local;
 use crate::local::hold::Hold;
-use crate::pool::request::{BackgroundTask, Request};
-use crate::pool::router::Router;
-use crate::util::clock;
+use crate::transport::pool::request::{BackgroundTask, CallReply, Request};
+use crate::transport::pool::router::Router;
+use crate::transport::script::Script;
+use crate::util::log_lines::LINES;
+use crate::util::{clock, log_target};
 
 /// A hold together with the state of its lock.
 #[derive(Clone, Debug)]
@@ -40,10 +42,23 @@ impl WatchedHold {
         }
         let undo = self.hold.undo_call(self.local.name());
         let deadline = self.hold.server_expiry_bound().max(clock::now() + self.hold.lease());
-        let task = BackgroundTask::new(None, deadline)
-            .outlives_lease(self.hold.rules().outlives_its_lease())
-            .undoes(self.hold.lease(), self.hold.late_copy());
+        let task = BackgroundTask::new(deadline)
+            .outlasts_deadline(self.hold.rules().outlives_its_lease())
+            .undoes(self.hold.lease(), self.hold.late_copy())
+            .then(cleaned_up);
         let request = Request::background(undo, task);
         router.send_background(request, self.hold.late_connection());
+    }
+}
+
+/// Logs the error of a request that ends what nobody in this process holds.
+pub(crate) fn cleaned_up(outcome: Result<CallReply>) {
+    if let Err(error) = outcome {
+        log::warn!(
+            logger: LINES, target: log_target::LEASE,
+            error:% = error.with_causes(), server = error.server();
+            "a clean-up failed; a lock may stay held until its lease ends: {}",
+            error.with_causes()
+        );
     }
 }

@@ -20,6 +20,10 @@ mod private {
     pub(crate) mod queue;
 
     pub(crate) mod command {
+        pub(crate) mod script;
+    }
+
+    pub(crate) mod transport {
         pub(crate) mod call;
         pub(crate) mod script;
     }
@@ -33,4 +37,4 @@ mod private {
 }
 
 // The paths by which these modules name each other.
-use private::{command, util};
+use private::{transport, util};

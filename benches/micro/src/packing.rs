@@ -4,8 +4,8 @@ use std::hint::black_box;
 
 use criterion::Criterion;
 
-use crate::private::command::call::{Call, Digits};
 use crate::private::command::script;
+use crate::private::transport::call::{Call, Digits};
 
 const KEY: &[u8] = b"orders:4711";
 const OWNER: &[u8] = b"f5b1c7a2-6c0e-4f0a-9d39-0a3b8e6c1d52:17";

@@ -14,21 +14,21 @@
 //! * A listener that goes idle does not look for waiters that have come in the meantime.
 
 use super::wait_loop::{Attempt, AttemptOutcome, CallOptions, Environment, acquire};
-use crate::command::call::{Call, ConnectionId};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
-use crate::connection::model::Server;
-use crate::connection::{Address, Timeouts};
 use crate::events::EventSink;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _, Wake};
-use crate::listener::channels::{Channel, Channels, ListenerSession};
-use crate::listener::model::listen;
-use crate::listener::{Listener, ListenerOrders, ListenerSettings};
 use crate::local::Local;
 use crate::local::hold::{HandoffBounds, Hold};
 use crate::local::table::HoldShare;
-use crate::topology::route::Route;
+use crate::transport::call::{Call, ConnectionId};
+use crate::transport::connection::model::Server;
+use crate::transport::connection::{Address, Timeouts};
+use crate::transport::listener::channels::{Channel, Channels, ListenerSession};
+use crate::transport::listener::model::listen;
+use crate::transport::listener::{Listener, ListenerOrders, ListenerSettings};
+use crate::transport::topology::route::Route;
 use crate::util::clock::Moment;
 use crate::util::model::check;
 use shuttle::thread::{self, JoinHandle};
@@ -62,10 +62,11 @@ impl Process {
             name: format!("{number}:listener"),
             control: format!("{number}:control").into(),
             node: None,
-            without_locks: false,
+            only_control: false,
             healths: Arc::default(),
             linger: Duration::ZERO,
             idle: if goes_idle { Duration::ZERO } else { Duration::MAX },
+            quiet_silence: Duration::MAX,
         };
         let channels = Arc::<Channels>::default();
         let idle_listener = goes_idle.then(|| Listener::in_model(&listener, &channels));

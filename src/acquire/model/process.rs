@@ -23,14 +23,14 @@
 
 use super::wait_loop::{Attempt, AttemptOutcome, CallFailed, CallOptions, Environment, acquire};
 use crate::cancel::CancelToken;
-use crate::command::call::ConnectionId;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, ThreadId};
 use crate::events::{EventSink, EventsJob};
-use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
 use crate::local::hold::{HandoffBounds, Hold, TimerTask};
 use crate::local::table::HoldShare;
 use crate::local::{EndOutcome, Local};
+use crate::transport::call::ConnectionId;
+use crate::transport::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
 use crate::util::clock::Moment;
 use crate::util::model::check;
 use crate::util::sync::{AtomicU64, Mutex};

@@ -2,15 +2,17 @@
 
 use crate::acquire::schedule::{ChannelView, Pace, RetrySchedule};
 use crate::cancel::{CancelToken, CancelWatch};
-use crate::command::call::ConnectionId;
 use crate::command::owner::{HoldId, Owner, ThreadId};
 use crate::error::{Error, ErrorKind};
 use crate::kind::plain::Plain;
-use crate::listener::channels::{Channel, ListenerSession, Registration, SubscriptionState};
 use crate::local::hold::{self, Grant, Hold};
 use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, Local, Turn, YieldsTo};
+use crate::transport::call::ConnectionId;
+use crate::transport::listener::channels::{
+    Channel, ListenerSession, Registration, SubscriptionState,
+};
 use crate::util::clock::Moment;
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::listener::channels::{
+use crate::transport::listener::channels::{
     Channel, ListenerSession, MessageCount, Registration, SubscriptionState,
 };
 use crate::util::clock::{Moment, doubled, jittered};

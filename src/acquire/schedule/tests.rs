@@ -3,7 +3,7 @@
 use super::notifications::{FIRST_QUIET, LONGEST_QUIET};
 use super::*;
 use crate::error::ErrorKind;
-use crate::listener::channels::{Channels, SubscriptionState};
+use crate::transport::listener::channels::{Channels, SubscriptionState};
 use crate::util::sync::Parker;
 use std::sync::Arc;
 

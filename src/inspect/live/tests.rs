@@ -167,7 +167,10 @@ fn a_session_without_a_connection_or_permission_has_no_answers() {
     let acl = |words: &[&[u8]]| {
         let parts = [&[b"ACL".as_slice(), b"SETUSER", b"default"], words].concat();
         let (call, limit) = (Call::command(&parts), Limit::none());
-        holding.router.call(call, crate::pool::Target::Any, &limit).expect("it is permitted");
+        holding
+            .router
+            .call(call, crate::transport::pool::Target::Any, &limit)
+            .expect("it is permitted");
     };
     acl(&[b"resetchannels", b"&leasehold:wake:*"]);
     let mut refused = patient_session(&holding);

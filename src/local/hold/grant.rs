@@ -3,10 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::command::call::LateCopy;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::kind::rules::KindRules;
 use crate::local::hold::HoldTerms;
+use crate::transport::call::LateCopy;
 use crate::util::clock::Moment;
 
 /// A grant by the server, and its holder.

@@ -52,13 +52,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::command::call::{Call, ConnectionId, LateCopy};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::error::LostReason;
 use crate::events::Kind;
 use crate::kind::rules::KindRules;
 use crate::stats::SeriesKey;
+use crate::transport::call::{Call, ConnectionId, LateCopy};
 use crate::util::clock::Moment;
 use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
 use crate::util::wheel;

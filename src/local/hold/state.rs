@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::call::LateCopy;
 use crate::command::owner::Holder;
 use crate::error::LostReason;
 use crate::events::LossCall;
 use crate::local::hold::{Grant, HandoffBounds, HoldTerms, TimerTask};
+use crate::transport::call::LateCopy;
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
 use crate::util::wheel;

@@ -1,13 +1,13 @@
 //! Tests of the callers that wait for grants: tokens, deadlines, lost places.
 
 use super::*;
-use crate::command::call::ConnectionId;
 use crate::command::name::Name;
 use crate::events::EventSink;
 use crate::kind::queued::Queued;
 use crate::local::hold::Grant;
 use crate::local::table::{EntryRequest, HoldShare};
 use crate::local::{Caller, EndOutcome, Turn, YieldsTo};
+use crate::transport::call::ConnectionId;
 
 const SECOND: Duration = Duration::from_secs(1);
 

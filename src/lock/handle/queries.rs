@@ -10,15 +10,15 @@ use std::time::Duration;
 use super::Lock;
 use crate::acquire::{HoldHandle, LockContext, not_held};
 use crate::cancel::{Limit, ResponseLimit};
-use crate::command::call::{Call, ConnectionId};
 use crate::command::name::Name;
 use crate::command::owner::ThreadId;
-use crate::command::reply::Reply;
 use crate::error::Result;
 use crate::kind::named::Named;
 use crate::kind::rules::{self, LockKind, ReleaseReply};
 use crate::local::hold::Hold;
-use crate::pool::Target;
+use crate::transport::call::{Call, ConnectionId};
+use crate::transport::pool::Target;
+use crate::transport::reply::Reply;
 use crate::util::clock;
 
 impl<K: LockKind> Lock<K> {

@@ -15,8 +15,8 @@ use crate::inspect::info::WaitingInfo;
 use crate::inspect::query::Inspector;
 use crate::kind::rules::{KindRules, ListensTo, PermitRequest};
 use crate::local::hold::HoldTerms;
-use crate::pool::Target;
 use crate::stats::{CallRecord, Series};
+use crate::transport::pool::Target;
 use crate::util::clock::Patience;
 
 /// The name, the client and the settings of a handle. A clone shares all of them.

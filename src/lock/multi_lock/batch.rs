@@ -9,16 +9,16 @@
 use crate::acquire::{
     AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_REPLIES,
 };
-use crate::command::call::{Call, ConnectionId};
-use crate::command::reply::Reply;
 use crate::command::script;
 use crate::error::{Error, LostReason, Result};
 use crate::kind::rules;
 use crate::local::{Local, hold};
 use crate::lock::multi_lock::acquire::MultiOutcome;
-use crate::pool::Target;
-use crate::pool::request::{CallReply, Failure};
-use crate::topology::route::Generation;
+use crate::transport::call::{Call, ConnectionId};
+use crate::transport::pool::Target;
+use crate::transport::pool::request::{CallReply, Failure};
+use crate::transport::reply::Reply;
+use crate::transport::topology::route::Generation;
 use crate::util::clock;
 
 /// Takes plain locks of one client, all with the same lease, without waiting.

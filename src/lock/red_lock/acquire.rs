@@ -22,7 +22,6 @@ use crate::command::owner::{HoldId, Holder};
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Kind, Waited};
 use crate::kind::plain::Plain;
-use crate::listener::channels::{Channel, MessageCount, Registration};
 use crate::local::YieldsTo;
 use crate::local::queue::Ticket;
 use crate::lock::handle::Lock;
@@ -31,6 +30,7 @@ use crate::lock::red_lock::local::RedTurn;
 use crate::lock::red_lock::quorum::QuorumHold;
 use crate::lock::red_lock::{RedLock, RedMember};
 use crate::stats::CallRecord;
+use crate::transport::listener::channels::{Channel, MessageCount, Registration};
 use crate::util::clock::{self, Moment, Patience, doubled, jittered};
 use crate::util::sync::Parker;
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::pool::request::panicked;
+use crate::transport::pool::request::panicked;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
 use crate::util::sync::{Mutex, Parker};

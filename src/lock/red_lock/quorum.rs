@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::acquire::HoldHandle;
 use crate::error::{Error, LostReason, Result};
 use crate::events::LossCall;
-use crate::pool::context;
+use crate::transport::pool::context;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker};
 use crate::util::system::process_id;
