@@ -355,6 +355,7 @@ mod stats;
 mod synchronizer;
 mod transport;
 mod util;
+mod wait;
 mod watchdog;
 
 pub use audit::{AuditFinding, AuditPolicy};

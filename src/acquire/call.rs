@@ -1,15 +1,15 @@
 //! A call of an acquiring verb on one lock.
 //!
 //! An [`AcquireCall`] is a lock together with [`AcquireOptions`]. A thread that holds the lock
-//! already counts one more guard. Any other caller enters the [`WaitLoop`].
+//! already counts one more guard. Any other caller enters the [loop](crate::wait).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acquire::Candidate;
 use crate::acquire::handle::{HoldHandle, LockContext};
-use crate::acquire::schedule::Pace;
-use crate::acquire::{Candidate, WaitLoop};
-use crate::cancel::{CancelToken, Limit};
+use crate::acquire::question::LockQuestion;
+use crate::cancel::{CancelToken, CancelWatch, Limit};
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event};
@@ -19,6 +19,8 @@ use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, YieldsTo};
 use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Moment, Patience};
+use crate::util::sync::Parker;
+use crate::wait::schedule::Pace;
 
 /// Time after the caller's deadline in which the last reply may still arrive.
 ///
@@ -129,7 +131,7 @@ impl<'a> AcquireCall<'a> {
             CallEntry::Candidate(candidate) => {
                 // Dropped after the clean-up of the loop, for which the close of the client waits.
                 let _call = self.context.engine.begin_call();
-                WaitLoop::new(candidate, now).run()
+                LockQuestion::new(candidate, now).run()
             }
             CallEntry::Refused => Ok(None),
         }
@@ -235,6 +237,12 @@ impl<'a> AcquireCall<'a> {
     pub(crate) fn check_not_ended(&self) -> Result<()> {
         self.context.engine.check_open()?;
         self.options.cancel.map_or(Ok(()), CancelToken::check)
+    }
+
+    /// Has the parker woken when the client is closed or the call is cancelled.
+    pub(crate) fn watch(&self, parker: &Arc<Parker>) -> Vec<CancelWatch> {
+        let ends = std::iter::once(&self.context.engine.closing).chain(self.options.cancel);
+        ends.map(|end| end.watch(parker)).collect()
     }
 
     pub(crate) fn handle(&self, hold: Arc<Hold>) -> HoldHandle {

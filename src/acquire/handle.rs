@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::schedule::MAX_OUTDATED_REPLIES;
 use crate::cancel::{Limit, ResponseLimit};
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
@@ -178,16 +177,11 @@ impl HoldHandle {
     /// After a topology change neither a yes nor a no of the former server counts.
     fn send_extension(&self, lease: Duration, limit: &Limit<'_>) -> Result<CallReply> {
         let router = &self.context.engine.router;
-        for _ in 0..MAX_OUTDATED_REPLIES {
-            let generation = router.generation();
+        let extend = || {
             let extension = watchdog::extension_call(&self.watched(), lease);
-            let late = self.hold.late_connection();
-            let reply = router.call(extension, Target::only(late), limit)?;
-            if router.generation() == generation {
-                return Ok(reply);
-            }
-        }
-        Err(Error::outdated())
+            router.call(extension, Target::only(self.hold.late_connection()), limit)
+        };
+        router.until_current(extend).map(|(reply, _)| reply)
     }
 
     /// Sets the timer of the hold to the limit of its new holder, after a hand-off.

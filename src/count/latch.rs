@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use crate::acquire::{ChannelView, LockContext, MAX_OUTDATED_REPLIES, RetrySchedule};
+use crate::acquire::LockContext;
 use crate::command::script;
-use crate::count::wait::{self, Answer, CountQuestion};
+use crate::count::wait::{self, Answer, AwaitedCount};
 use crate::count::{CountCall, read_count};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kind::rules::ListensTo;
 use crate::transport::call::Call;
 use crate::transport::listener::channels::{Channel, Registration, SubscriptionState};
@@ -20,10 +20,11 @@ use crate::transport::pool::request::CallReply;
 use crate::transport::reply::{self, Reply};
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
+use crate::wait::schedule::{ChannelView, RetrySchedule};
 
 /// The wait of one call for a latch.
 #[derive(Default)]
-struct LatchQuestion {
+struct LatchWait {
     /// The number of the round of the first answer; 0 for a round without a number.
     first_round: Option<u64>,
     /// The channel, from the beginning if this process has used it before.
@@ -36,26 +37,22 @@ impl CountCall<'_> {
     /// Blocks until the latch opens. Returns `false` if the patience of the call ends first.
     pub(crate) fn wait_for_latch(&self) -> Result<bool> {
         let channel = self.context.local.known_channel(ListensTo::Latch).cloned();
-        wait::wait_for(self, LatchQuestion { channel, ..LatchQuestion::default() })
+        wait::wait_for(self, LatchWait { channel, ..LatchWait::default() })
     }
 
     /// Reads count and round from the current server.
     fn look(&self) -> Result<CallReply> {
         let (router, name) = (&self.context.engine.router, self.context.local.name());
-        for _ in 0..MAX_OUTDATED_REPLIES {
-            let generation = router.generation();
-            let keys = [name.key().as_bytes(), name.round_key().as_bytes()];
+        let keys = [name.key().as_bytes(), name.round_key().as_bytes()];
+        let look = || {
             let look = Call::script(&script::LATCH_LOOK, keys, []);
-            let reply = router.call(look, Target::Any, &self.limit())?;
-            if router.generation() == generation {
-                return Ok(reply);
-            }
-        }
-        Err(Error::outdated())
+            router.call(look, Target::Any, &self.limit())
+        };
+        router.until_current(look).map(|(reply, _)| reply)
     }
 }
 
-impl CountQuestion for LatchQuestion {
+impl AwaitedCount for LatchWait {
     fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer> {
         let CallReply { value, sent, .. } = call.look()?;
         let (count, round) = read_look(value)?;

@@ -2,21 +2,19 @@
 //!
 //! For plain semaphores and latches. Their counts have no owner and no lease, so there is no hold
 //! to keep, to renew or to lose. Reading order: `request.rs` (one change, which a repeated command
-//! does not repeat), `background.rs` (the end of a request without a reply), `call.rs` (one call of
-//! a waiting verb), `wait.rs` (its loop), `latch.rs` and `take.rs` (the
-//! questions of that loop).
+//! does not repeat), `background.rs` (the end of a request without a reply), `wait.rs` (one call of
+//! a waiting verb, and its question for the loop), `latch.rs` and `take.rs` (what it waits for).
 //! Imports: `acquire` and below.
 
 mod background;
-mod call;
 mod latch;
 mod request;
 mod take;
 mod wait;
 
 pub(crate) use background::send_in_background;
-pub(crate) use call::CountCall;
 pub(crate) use request::{CountChange, CountRequest};
+pub(crate) use wait::CountCall;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::reply::{self, Reply};

@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use crate::acquire::{LockContext, MAX_OUTDATED_REPLIES};
+use crate::acquire::LockContext;
 use crate::cancel::Limit;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
@@ -266,27 +266,30 @@ impl<'a> CountRequest<'a> {
     /// After a topology change the record at the new server decides: count and record are
     /// replicated together.
     fn send(&mut self, limit: &Limit<'_>) -> Result<CallReply> {
-        let router = &self.context.engine.router;
-        for _ in 0..MAX_OUTDATED_REPLIES {
-            let generation = router.generation();
+        let (router, open_copy) = (&self.context.engine.router, &mut self.open_copy);
+        let mut former = None;
+        let outcome = router.until_current(|| {
+            // A former server may have made the change.
+            *open_copy = open_copy.or(former);
             let call = self.change.call(self.context.local.name(), &self.record);
-            let pending = router.queue(call, Target::prefer(self.open_copy));
+            let pending = router.queue(call, Target::prefer(*open_copy));
             let (connection, outcome) = router.wait(pending, limit);
             let reply = outcome.map_err(|failure| {
                 if may_have_run(&failure) {
-                    self.open_copy.get_or_insert(connection);
+                    open_copy.get_or_insert(connection);
                 }
                 failure.into_error()
             })?;
-            let is_current = router.generation() == generation;
-            if reply.copies.may_run_late() || !is_current {
-                self.open_copy.get_or_insert(reply.connection);
+            if reply.copies.may_run_late() {
+                open_copy.get_or_insert(reply.connection);
             }
-            if is_current {
-                return Ok(reply);
-            }
+            former = Some(reply.connection);
+            Ok(reply)
+        });
+        if outcome.is_err() {
+            self.open_copy = self.open_copy.or(former);
         }
-        Err(Error::outdated())
+        outcome.map(|(reply, _)| reply)
     }
 
     /// Ends a request that has written its record: deletes it, unless a copy may run late.

@@ -5,18 +5,19 @@
 
 use std::sync::Arc;
 
-use crate::acquire::{LockContext, RetrySchedule};
-use crate::count::wait::{self, Answer, CountQuestion};
+use crate::acquire::LockContext;
+use crate::count::wait::{self, Answer, AwaitedCount};
 use crate::count::{CountCall, CountChange, CountRequest};
 use crate::error::Result;
 use crate::local::permit_queue::PermitWaiter;
 use crate::local::permits::PermitPlace;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Parker;
+use crate::wait::schedule::RetrySchedule;
 
 /// The request of one call for permits. The same request is repeated until it takes them, so a copy
 /// that takes them late is found by the next one, or undone at the end of the call.
-struct TakeQuestion<'a> {
+struct PermitWait<'a> {
     request: CountRequest<'a>,
     /// The place among the callers of this process; `None` for a call that does not wait.
     place: Option<PermitPlace>,
@@ -36,11 +37,11 @@ impl CountCall<'_> {
             })
         });
         let request = CountRequest::new(self.context, CountChange::Take(permits));
-        wait::wait_for(self, TakeQuestion { request, place })
+        wait::wait_for(self, PermitWait { request, place })
     }
 }
 
-impl CountQuestion for TakeQuestion<'_> {
+impl AwaitedCount for PermitWait<'_> {
     fn begin(&mut self) {
         if let Some(place) = &self.place {
             place.begin_question();

@@ -1,4 +1,4 @@
-//! The loop of a call that waits for a count.
+//! A call of a verb that waits for a count, and its question for the [loop](crate::wait).
 //!
 //! The call asks the server. If the count is not there yet, the call listens on the channel and
 //! asks again after a message, or after a poll of the watchdog, because a message may be lost. A
@@ -7,21 +7,78 @@
 
 use std::sync::Arc;
 
-use crate::acquire::{ChannelView, LockContext, Pace, RetrySchedule};
-use crate::cancel::{CancelToken, CancelWatch};
+use crate::acquire::{LockContext, REPLY_GRACE};
+use crate::cancel::{CancelToken, CancelWatch, Limit};
 use crate::command::owner::HoldId;
-use crate::count::CountCall;
 use crate::error::{Error, Result};
+use crate::events::{Event, Kind, Waited};
+use crate::local::hold::HoldTerms;
+use crate::stats::{CallRecord, Series};
 use crate::transport::listener::channels::SubscriptionState;
-use crate::util::clock::{self, Moment};
+use crate::util::clock::{self, Moment, Patience};
 use crate::util::sync::Parker;
+use crate::wait::schedule::{ChannelView, Pace, RetrySchedule};
+use crate::wait::{self, Question, Step};
 
-/// The question that a waiting call repeats until the answer is yes.
-pub(super) trait CountQuestion {
-    /// Notes that the question is due, also if the pause of the server answers it.
+/// One call of a verb that waits for a count: its subject and its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CountCall<'a> {
+    pub(crate) context: &'a Arc<LockContext>,
+    pub(crate) kind: Kind,
+    /// The event listener and the label of the handle.
+    pub(crate) terms: &'a HoldTerms,
+    pub(crate) cancel: Option<&'a CancelToken>,
+    pub(crate) patience: Patience,
+    pub(crate) record: &'a CallRecord<'a>,
+}
+
+impl CountCall<'_> {
+    /// Returns the limit of the wait for a reply, as that of an acquire.
+    pub(super) fn limit(&self) -> Limit<'_> {
+        let engine = &self.context.engine;
+        let end = engine.response_limit().end();
+        Limit::at(end.min(self.patience.deadline() + REPLY_GRACE))
+            .or_closed(&engine.closing)
+            .or_cancelled(self.cancel)
+    }
+
+    /// Returns whether the call waits.
+    pub(super) fn waits(&self) -> bool {
+        self.patience != Patience::None
+    }
+
+    /// Returns an error if the client is closed or the call is cancelled.
+    pub(super) fn check_not_ended(&self) -> Result<()> {
+        self.context.engine.check_open()?;
+        self.cancel.map_or(Ok(()), CancelToken::check)
+    }
+
+    /// Returns the statistics for the kind and the label of the handle.
+    pub(super) fn series(&self) -> Series<'_> {
+        let stats = self.context.engine.events.stats();
+        stats.series(|| self.terms.series_key(self.kind))
+    }
+
+    pub(super) fn with_name(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(self.context.local.name().given()))
+    }
+
+    /// Emits the event of a call that has waited since `started`.
+    pub(super) fn report_waited(&self, started: Moment, acquired: bool) {
+        let (kind, waited) = (self.kind, started.until(clock::now()));
+        self.context.engine.events.emit_with(self.terms.listener(), || {
+            let (at, name) = (clock::wall_time(), Arc::clone(self.context.local.name().given()));
+            Event::Waited(Waited { at, name, kind, hold: None, waited, acquired })
+        });
+    }
+}
+
+/// What a call waits for: permits, or a latch.
+pub(super) trait AwaitedCount {
+    /// Notes that a question is due, also if the pause of the server answers it.
     fn begin(&mut self) {}
 
-    /// Asks the server and returns whether the wait is over. One round trip.
+    /// Asks the server. One round trip.
     fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer>;
 
     /// Listens for messages after an answer, on behalf of a caller that waits.
@@ -54,115 +111,112 @@ pub(super) struct Answer {
 }
 
 /// The state of one call that waits for a count.
-struct CountWait<'a, Q> {
+struct CountWait<'a, C> {
     call: &'a CountCall<'a>,
-    question: Q,
+    count: C,
     started: Moment,
     parker: Arc<Parker>,
     schedule: RetrySchedule,
-    /// The watches for the close of the client and for the cancellation, from the first sleep on.
-    end_watches: Option<[Option<CancelWatch>; 2]>,
     waited: bool,
 }
 
 /// Blocks until the answer is yes. Returns `false` if the patience of the call ends first.
-pub(super) fn wait_for(call: &CountCall<'_>, question: impl CountQuestion) -> Result<bool> {
+pub(super) fn wait_for(call: &CountCall<'_>, count: impl AwaitedCount) -> Result<bool> {
     let (engine, started) = (&call.context.engine, clock::now());
-    // Dropped after the question, whose drop may send a request that the close waits for.
+    // Dropped after the count, whose drop may send a request that the close waits for.
     let _active = engine.begin_call();
     let (interval, seed) = (engine.settings.poll_interval, HoldId::next().seed());
     let mut wait = CountWait {
         call,
-        question,
+        count,
         started,
         parker: Parker::mine(),
         schedule: RetrySchedule::new(started, interval, seed, Pace::Polled),
-        end_watches: None,
         waited: false,
     };
-    let outcome = wait.run();
+    let outcome = call
+        .check_not_ended()
+        .and_then(|()| engine.wait_until_ready(&call.limit()))
+        .and_then(|()| wait::wait_for(&mut wait));
+    let outcome = outcome.map(|met| met.is_some());
     if wait.waited {
         call.report_waited(started, outcome.as_ref().is_ok_and(|is_met| *is_met));
     }
     outcome.map_err(|error| call.with_name(error))
 }
 
-impl<Q: CountQuestion> CountWait<'_, Q> {
-    fn run(&mut self) -> Result<bool> {
-        self.call.check_not_ended()?;
-        self.call.context.engine.wait_until_ready(&self.call.limit())?;
-        loop {
-            let now = clock::now();
-            self.call.check_not_ended()?;
-            if self.schedule.has_attempted() && self.call.patience.is_over(now) {
-                return self.schedule.take_error().map_or(Ok(false), Err);
-            }
-            match self.question.is_due(now, &mut self.schedule) {
-                true if self.ask()? => return Ok(true),
-                true => {}
-                false => self.sleep()?,
-            }
-        }
+impl<C: AwaitedCount> Question for CountWait<'_, C> {
+    type Yes = ();
+
+    fn next(&mut self, now: Moment) -> Result<Step<()>> {
+        let is_due = self.count.is_due(now, &mut self.schedule);
+        Ok(match (is_due, self.schedule.has_attempted()) {
+            (true, true) => Step::Ask,
+            (true, false) => Step::AskAtLeastOnce,
+            (false, _) => Step::Sleep(self.schedule.next_attempt()),
+        })
     }
 
-    /// Asks once; returns whether the wait is over.
-    fn ask(&mut self) -> Result<bool> {
-        self.schedule.before_attempt(self.question.channel_view());
-        self.question.begin();
-        let context = self.call.context;
-        let paused = || context.pause_error();
+    fn ask(&mut self) -> Result<Option<()>> {
+        self.schedule.before_attempt(self.count.channel_view());
+        self.count.begin();
+        let LockContext { engine, local } = &**self.call.context;
+        let paused = || self.call.context.pause_error();
         let answer = match self.schedule.was_refused().then(paused).flatten() {
-            None => self.question.ask(self.call),
+            None => self.count.ask(self.call),
             Some(error) => Err(error),
         };
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                let pause_end = |error: &Error| context.health().retry_at(clock::now(), error);
-                return self.schedule.unanswered(error, pause_end).map(|()| false);
+                let health = self.call.context.health();
+                let pause_end = |error: &Error| health.retry_at(clock::now(), error);
+                return self.schedule.unanswered(error, pause_end).map(|()| None);
             }
         };
         let now = clock::now();
         self.call.series().answered(answer.sent.until(now));
         if answer.is_met {
-            return Ok(true);
+            return Ok(Some(()));
         }
         // No poll of the watchdog shows what a late copy has taken.
-        let poll_interval = self.call.context.engine.settings.poll_interval;
-        self.schedule.refused(now, self.question.may_be_met_late().then_some(poll_interval));
+        let poll_interval = engine.settings.poll_interval;
+        self.schedule.refused(now, self.count.may_be_met_late().then_some(poll_interval));
         if self.call.waits() {
-            self.question.listen(self.call, &self.parker, &mut self.schedule);
-            self.have_polled(answer.sent);
+            self.count.listen(self.call, &self.parker, &mut self.schedule);
+            // The polls of the watchdog go on while callers listen.
+            if local.refused(answer.sent, clock::now(), true) {
+                engine.watchdog.plan_poll(Arc::clone(local));
+            }
         }
-        Ok(false)
+        Ok(None)
     }
 
-    /// Starts the polls of the watchdog, which go on while callers listen.
-    fn have_polled(&self, sent: Moment) {
-        let LockContext { engine, local } = &**self.call.context;
-        if local.refused(sent, clock::now(), true) {
-            engine.watchdog.plan_poll(Arc::clone(local));
-        }
+    fn give_up(&mut self) -> Result<Option<()>> {
+        self.schedule.take_error().map_or(Ok(None), Err)
     }
 
-    /// Sleeps until something may have changed.
-    ///
-    /// The first call only registers for the end of the call and returns, because the call may have
-    /// ended before.
-    fn sleep(&mut self) -> Result<()> {
+    fn patience(&self) -> Patience {
+        self.call.patience
+    }
+
+    fn check_not_ended(&self) -> Result<()> {
+        self.call.check_not_ended()
+    }
+
+    fn watch(&mut self) -> Result<Vec<CancelWatch>> {
         let engine = &self.call.context.engine;
-        if self.end_watches.is_none() {
-            engine.router.check_process()?;
-            let cancel = |cancel: &CancelToken| cancel.watch(&self.parker);
-            let watches = [Some(engine.closing.watch(&self.parker)), self.call.cancel.map(cancel)];
-            self.end_watches = Some(watches);
-            return Ok(());
-        }
-        if !std::mem::replace(&mut self.waited, true) {
-            self.call.record.waits(self.started);
-        }
-        let end = self.schedule.next_attempt().min(self.call.patience.end());
-        self.parker.park_until(end);
-        Ok(())
+        engine.router.check_process()?;
+        let ends = std::iter::once(&engine.closing).chain(self.call.cancel);
+        Ok(ends.map(|end| end.watch(&self.parker)).collect())
+    }
+
+    fn parker(&self) -> &Arc<Parker> {
+        &self.parker
+    }
+
+    fn waits(&mut self) {
+        self.waited = true;
+        self.call.record.waits(self.started);
     }
 }

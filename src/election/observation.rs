@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::acquire::{LockContext, MAX_OUTDATED_REPLIES};
+use crate::acquire::LockContext;
 use crate::command::leader;
 use crate::command::owner::HoldId;
 use crate::engine::Engine;
@@ -124,17 +124,15 @@ impl FirstLook {
     /// Reads the leader from the current server, with the facts about its process.
     pub(super) fn new(context: &LockContext, inspector: &Inspector<'_>) -> Result<FirstLook> {
         let seen = channel_of(context).message_count();
-        for _ in 0..MAX_OUTDATED_REPLIES {
-            let generation = inspector.generation();
+        let look = || {
             let mut leader = inspector.leader(context.local.name(), Target::Any)?;
             if let Some(leader) = &mut leader {
                 inspector.add_process(leader)?;
             }
-            if inspector.generation() == generation {
-                return Ok(FirstLook { leader, seen, generation });
-            }
-        }
-        Err(Error::outdated())
+            Ok(leader)
+        };
+        let (leader, generation) = context.engine.router.until_current(look)?;
+        Ok(FirstLook { leader, seen, generation })
     }
 }
 

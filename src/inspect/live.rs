@@ -97,7 +97,7 @@ impl fmt::Debug for LiveSession {
 }
 
 /// One question to several clients.
-struct Question {
+struct LiveQuestion {
     /// The clients of the requests whose `PUBLISH` has no reply yet, in the order sent.
     published: VecDeque<Uuid>,
     /// The holds that each client was asked for, and the number of answers that are missing.
@@ -165,7 +165,7 @@ impl LiveSession {
     }
 
     /// Notes whether a client has answered.
-    fn note(&mut self, client: Uuid, question: &Question, now: Moment) {
+    fn note(&mut self, client: Uuid, question: &LiveQuestion, now: Moment) {
         let before = self.silent.remove(&client);
         if question.is_silent(&client) {
             self.silent.insert(client, AskPause::after(before, now));
@@ -173,11 +173,11 @@ impl LiveSession {
     }
 
     /// Asks one question. A connection of an earlier question may be broken: it has a second try.
-    fn question(&mut self, asked: &[&(Uuid, Vec<(String, u64)>)], begun: Moment) -> Question {
+    fn question(&mut self, asked: &[&(Uuid, Vec<(String, u64)>)], begun: Moment) -> LiveQuestion {
         self.link.take_if(|link| !self.engine.is_current(&link.routed));
         let mut may_retry = self.link.is_some();
         loop {
-            let mut question = Question::new(asked, !self.engine.is_cluster());
+            let mut question = LiveQuestion::new(asked, !self.engine.is_cluster());
             let Err(error) = self.exchange(asked, &mut question, begun) else {
                 self.failure = None;
                 return question;
@@ -199,7 +199,7 @@ impl LiveSession {
     fn exchange(
         &mut self,
         asked: &[&(Uuid, Vec<(String, u64)>)],
-        question: &mut Question,
+        question: &mut LiveQuestion,
         begun: Moment,
     ) -> Result<()> {
         let link = match self.link.take() {
@@ -261,9 +261,9 @@ impl ReplyLink {
     }
 }
 
-impl Question {
-    fn new(asked: &[&(Uuid, Vec<(String, u64)>)], is_single_server: bool) -> Question {
-        let mut question = Question {
+impl LiveQuestion {
+    fn new(asked: &[&(Uuid, Vec<(String, u64)>)], is_single_server: bool) -> LiveQuestion {
+        let mut question = LiveQuestion {
             published: VecDeque::new(),
             asked: BTreeMap::new(),
             answers: LiveAnswers::default(),

@@ -33,7 +33,6 @@ use crate::transport::pool::Target;
 use crate::transport::pool::request::{Failure, Outcome};
 use crate::transport::pool::router::RoutedCall;
 use crate::transport::reply::Reply;
-use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 
 /// The largest number of locks in one script call, which takes the server about 0.2 ms.
@@ -98,11 +97,6 @@ impl<'a> Inspector<'a> {
 
     pub(super) fn engine(&self) -> &'a Engine {
         self.engine
-    }
-
-    /// Returns the number of topology changes so far.
-    pub(crate) fn generation(&self) -> Generation {
-        self.engine.router.generation()
     }
 
     /// Returns the holders on one side of a lock.

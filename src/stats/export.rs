@@ -19,8 +19,8 @@ mod facade {
 
     use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Recorder, Unit, with_recorder};
 
-    use crate::stats::metric::{CounterMetric, GaugeMetric, HistogramMetric};
-    use crate::stats::metric_names::{COUNTERS, GAUGES, HISTOGRAMS, RECONNECTS};
+    use crate::stats::metrics::{COUNTERS, GAUGES, HISTOGRAMS, RECONNECTS};
+    use crate::stats::metrics::{CounterMetric, GaugeMetric, HistogramMetric};
     use crate::stats::series::SeriesKey;
     use crate::util::sync::Mutex;
     use crate::util::system::{HashMap, OnceLock};
@@ -240,7 +240,7 @@ mod facade {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::stats::metric::{CounterMetric, GaugeMetric, HistogramMetric};
+    use crate::stats::metrics::{CounterMetric, GaugeMetric, HistogramMetric};
     use crate::stats::series::SeriesKey;
 
     /// The export of one client.

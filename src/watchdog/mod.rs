@@ -18,8 +18,7 @@
 //!    verifies all holds of servers that may have lost their data: servers that do not report the
 //!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), sends queue heartbeats for the callers that wait for
-//!    queue locks ([`queue_heartbeats`]), polls semaphores ([`permit_polls`]) and the counts of
-//!    plain semaphores and latches ([`count_polls`]), audits new servers (`audit.rs`), and
+//!    queue locks ([`queue_heartbeats`]), audits new servers (`audit.rs`), and
 //!    logs outages ([`health_report`]).
 //! 5. Writes or renews the record of the client in the background ([`client_record`]).
 //! 6. Announces the leaders of elections again, if that is due ([`leader_records`]).
@@ -29,10 +28,8 @@
 
 mod batches;
 mod client_record;
-mod count_polls;
 mod health_report;
 mod leader_records;
-mod permit_polls;
 mod polls;
 mod queue_heartbeats;
 mod renewals;

@@ -1,17 +1,36 @@
-//! Polls of the locks for which callers of this process wait.
+//! Polls for the callers of this process that wait.
 //!
-//! A release message may get lost, so the server is asked at the poll interval in any case. The
-//! watchdog asks on behalf of all waiting callers, for many locks in each script call. The head of
-//! the queue tries again if its lock is free, or if the poll got no reply.
+//! A message may get lost, so the server is asked at the poll interval in any case. The watchdog asks
+//! on behalf of all waiting callers, for many names in each command. A poll without a reply wakes
+//! callers too, so that they notice an error that does not end by itself.
+//!
+//! * *Locks*: the head of the queue tries again if its lock is free.
+//! * *Counts* of plain semaphores and latches: one `MGET` reads many. A semaphore with free permits
+//!   wakes the callers that fit; a latch that has opened, or is in another round than at the last
+//!   look of this process, wakes all.
+//! * *Semaphores* with leased permits: the poll reclaims expired permits, tells how many are free,
+//!   and carries the claim of the oldest caller of this process. The claim is due once the caller
+//!   has waited for one poll interval: other callers then leave permits to it, unless a caller of
+//!   another process has waited longer. So requests for few permits cannot delay a request for many
+//!   without limit. A semaphore is also polled when its next permit expires.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Watchdog;
 use super::batches::{self, BatchFailure};
 use crate::command::script;
+use crate::error::Result;
+use crate::kind::rules::ListensTo;
+use crate::kind::semaphore::{self, PermitPoll, PermitPollReply};
 use crate::local::Local;
+use crate::local::permit_queue::{PermitClaim, PermitsPolled};
+use crate::local::permits::PermitCallers;
 use crate::transport::call::Call;
-use crate::util::clock::Moment;
+use crate::transport::listener::channels::Channel;
+use crate::transport::pool::request::Request;
+use crate::transport::reply::Reply;
+use crate::util::clock::{self, Moment};
 
 impl Watchdog {
     /// Asks the server about the locks that callers wait for, and plans the next polls.
@@ -77,4 +96,205 @@ impl Watchdog {
 fn poll_call(batch: &[Arc<Local>]) -> Call {
     let keys = batch.iter().map(|local| local.name().key().as_bytes());
     Call::script(&script::POLL_MANY, keys, [])
+}
+
+/// A count that is polled in this round.
+#[derive(Debug)]
+struct CountPoll {
+    local: Arc<Local>,
+    awaited: Awaited,
+}
+
+/// What callers wait for.
+#[derive(Debug)]
+enum Awaited {
+    Permits(Arc<PermitCallers>),
+    Latch(Arc<Channel>),
+}
+
+impl Watchdog {
+    /// Reads the counts for which callers wait, and wakes the callers for which they are news.
+    pub(super) fn poll_counts(&self, locals: &[Arc<Local>]) {
+        let permits = locals.iter().filter_map(CountPoll::of_permits);
+        let latches = locals.iter().filter_map(CountPoll::of_latch);
+        let mut due: Vec<_> = permits.chain(latches).collect();
+        let slot = |due: &CountPoll| self.slot_of(&due.local);
+        let weight = |due: &CountPoll| due.keys().count();
+        batches::send_weighted(
+            &self.router,
+            &mut due,
+            slot,
+            weight,
+            count_call,
+            |batch, outcome| {
+                let reply = outcome.map_err(BatchFailure::into_error);
+                match reply.and_then(|reply| split(batch, reply.value)) {
+                    Ok(values) => {
+                        batch.iter().zip(values).for_each(|(due, values)| due.apply(&values))
+                    }
+                    Err(error) => {
+                        batches::log_failed("count poll", batch.len(), &error);
+                        batch.iter().for_each(CountPoll::wake);
+                    }
+                }
+            },
+        );
+    }
+}
+
+impl CountPoll {
+    /// Returns the poll of a plain semaphore; `None` if no caller waits for its permits.
+    fn of_permits(local: &Arc<Local>) -> Option<CountPoll> {
+        let callers = local.known_permits()?;
+        callers.await_plain_permits().then(|| CountPoll {
+            local: Arc::clone(local),
+            awaited: Awaited::Permits(Arc::clone(callers)),
+        })
+    }
+
+    /// Returns the poll of a latch; `None` if no caller waits for it.
+    fn of_latch(local: &Arc<Local>) -> Option<CountPoll> {
+        let channel = local.known_channel(ListensTo::Latch)?;
+        channel.has_waiting_callers().then(|| CountPoll {
+            local: Arc::clone(local),
+            awaited: Awaited::Latch(Arc::clone(channel)),
+        })
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let name = self.local.name();
+        let is_latch = matches!(self.awaited, Awaited::Latch(_));
+        let round = is_latch.then(|| name.round_key().as_bytes());
+        std::iter::once(name.key().as_bytes()).chain(round)
+    }
+
+    /// Wakes callers as after a message.
+    fn wake(&self) {
+        match &self.awaited {
+            Awaited::Permits(callers) => callers.hint(1),
+            Awaited::Latch(channel) => channel.notify(),
+        }
+    }
+
+    /// Wakes the callers for which these values are news: the count, and the round of a latch.
+    ///
+    /// A key that is missing or holds no count wakes callers: their questions find out which.
+    fn apply(&self, values: &[Reply]) {
+        let number = |value: Option<&Reply>| {
+            let text = std::str::from_utf8(value?.text()?).ok()?;
+            text.parse::<i64>().ok()
+        };
+        match (&self.awaited, number(values.first())) {
+            (_, None) => self.wake(),
+            (Awaited::Permits(callers), Some(free)) => {
+                callers.offer(u32::try_from(free.max(0)).unwrap_or(u32::MAX));
+            }
+            (Awaited::Latch(_), Some(count)) => {
+                let round = number(values.get(1)).unwrap_or(0).unsigned_abs();
+                if count <= 0 || self.local.is_new_round(round) {
+                    self.wake();
+                }
+            }
+        }
+    }
+}
+
+/// Returns the call that reads all keys of a batch.
+fn count_call(batch: &[CountPoll]) -> Call {
+    let mut keys = batch.iter().flat_map(CountPoll::keys);
+    let first = keys.next().unwrap_or_default();
+    let rest: Vec<_> = keys.collect();
+    Call::on_key(b"MGET", first, &rest)
+}
+
+/// Splits a reply into the values of each poll.
+fn split(batch: &[CountPoll], reply: Reply) -> Result<Vec<Vec<Reply>>> {
+    let mut values = reply.into_list()?.into_iter();
+    let of = |due: &CountPoll| values.by_ref().take(due.keys().count()).collect();
+    Ok(batch.iter().map(of).collect())
+}
+
+/// The keys that a semaphore counts for in a batch: its script does more than a renewal of a hold.
+const WEIGHT: usize = 2;
+
+/// A semaphore that is polled in this round.
+#[derive(Debug)]
+struct DuePermitPoll {
+    local: Arc<Local>,
+    callers: Arc<PermitCallers>,
+    claim: PermitClaim,
+}
+
+impl Watchdog {
+    /// Plans a poll at the next expiry of a permit, which is after `left`.
+    pub(crate) fn plan_poll_at_expiry(&self, local: &Arc<Local>, left: Option<Duration>) {
+        if let Some(left) = left {
+            self.plan_early_poll_after(local, left + Duration::from_millis(1));
+        }
+    }
+
+    /// Asks about the semaphores among these names, and wakes callers for which there may be
+    /// permits.
+    pub(super) fn poll_permits(&self, locals: &[Arc<Local>]) {
+        let mut due: Vec<_> = locals.iter().filter_map(|local| self.due_poll(local)).collect();
+        let slot = |due: &DuePermitPoll| self.slot_of(&due.local);
+        let lifetime = self.settings.grant_lease;
+        let call = |batch: &[DuePermitPoll]| {
+            let polls: Vec<_> = batch.iter().map(DuePermitPoll::request).collect();
+            semaphore::poll(&polls, lifetime)
+        };
+        batches::send_weighted(
+            &self.router,
+            &mut due,
+            slot,
+            |_| WEIGHT,
+            call,
+            |batch, outcome| {
+                let reply = outcome.map_err(BatchFailure::into_error);
+                match reply.and_then(|reply| semaphore::read_poll(reply.value)) {
+                    Ok(answers) => self.apply_polls(batch, &answers),
+                    Err(error) => {
+                        batches::log_failed("semaphore poll", batch.len(), &error);
+                        batch.iter().for_each(|due| due.callers.hint(1));
+                    }
+                }
+            },
+        );
+    }
+
+    /// Withdraws a claim that a poll may have set after the end of the call. Does not block.
+    pub(crate) fn withdraw_claim(&self, local: &Local, claimant: &str) {
+        let withdraw = semaphore::withdraw(local.name(), claimant);
+        self.router.send_background(Request::background_once(withdraw), None);
+    }
+
+    /// Returns the poll of a semaphore; `None` if no caller waits for leased permits.
+    fn due_poll(&self, local: &Arc<Local>) -> Option<DuePermitPoll> {
+        let callers = local.known_permits()?;
+        let claim = callers.claim(clock::now(), self.settings.poll_interval)?;
+        Some(DuePermitPoll { local: Arc::clone(local), callers: Arc::clone(callers), claim })
+    }
+
+    fn apply_polls(&self, batch: &[DuePermitPoll], answers: &[PermitPollReply]) {
+        for (due, answer) in batch.iter().zip(answers) {
+            let PermitPollReply { must_ask, others, left, capacity } = *answer;
+            let news = PermitsPolled { must_ask, others, capacity };
+            if !due.callers.polled(&due.claim, news) && due.claim.is_due {
+                self.withdraw_claim(&due.local, &due.claim.claimant);
+            }
+            self.plan_poll_at_expiry(&due.local, left);
+        }
+    }
+}
+
+impl DuePermitPoll {
+    fn request(&self) -> PermitPoll<'_> {
+        PermitPoll {
+            name: self.local.name(),
+            claimant: &self.claim.claimant,
+            permits: self.claim.permits,
+            waited: self.claim.waited,
+            claims: self.claim.is_due,
+        }
+    }
 }

@@ -1,9 +1,8 @@
-//! The wait loop of the models: `WaitLoop` without an engine.
+//! The question of the models: `LockQuestion` without an engine, for the real loop.
 
-use crate::acquire::schedule::{ChannelView, Pace, RetrySchedule};
 use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::{HoldId, Owner, ThreadId};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result as LibraryResult};
 use crate::kind::plain::Plain;
 use crate::local::hold::{self, Grant, Hold};
 use crate::local::queue::Ticket;
@@ -13,7 +12,10 @@ use crate::transport::call::ConnectionId;
 use crate::transport::listener::channels::{
     Channel, ListenerSession, Registration, SubscriptionState,
 };
-use crate::util::clock::Moment;
+use crate::util::clock::{Moment, Patience};
+use crate::util::sync::Parker;
+use crate::wait::schedule::{ChannelView, Pace, RetrySchedule};
+use crate::wait::{Question, Step, wait_for};
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -106,7 +108,8 @@ struct WaitingCall<'a, E> {
     may_run_late: Option<ConnectionId>,
     /// The value of [`Environment::polls`] at the last attempt.
     polls: u64,
-    end_watches: Option<[Option<CancelWatch>; 2]>,
+    /// What made the next attempt due: its connection, and whether the lock is free here.
+    upcoming: (Option<ConnectionId>, bool),
     registration: Option<Registration>,
 }
 
@@ -146,48 +149,25 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             schedule: RetrySchedule::new(now, LEASE, id.seed(), Pace::Polled),
             may_run_late: None,
             polls: environment.polls(),
-            end_watches: None,
+            upcoming: (None, false),
             registration: None,
         }
     }
 
     fn run(mut self) -> Result<Option<Arc<Hold>>, CallFailed> {
-        let outcome = match self.wait() {
+        let outcome = match wait_for(&mut self) {
             Ok(Some(hold)) => Ok(Some(hold)),
             Ok(None) => Ok(self.environment.local().leave(self.ticket)),
-            Err(failed) => {
+            Err(_) => {
                 let handed_off = self.environment.local().leave(self.ticket);
                 handed_off.iter().for_each(|hold| self.environment.end(hold));
-                Err(failed)
+                Err(CallFailed)
             }
         };
         if let Some(connection) = self.may_run_late.take() {
             self.environment.clean_up(self.id, connection);
         }
         outcome
-    }
-
-    fn wait(&mut self) -> Result<Option<Arc<Hold>>, CallFailed> {
-        loop {
-            let now = self.environment.now();
-            let turn = self.environment.local().turn(self.ticket, now, YieldsTo::Nobody);
-            if let Turn::HandedOff(hold) = turn {
-                if let Some(hold) = self.take_handed_off(hold, now)? {
-                    return Ok(Some(hold));
-                }
-                continue;
-            }
-            self.check_not_cancelled()?;
-            let is_due = self.is_due(&turn);
-            if self.is_over(is_due) {
-                return self.give_up();
-            }
-            if !is_due {
-                self.sleep();
-            } else if let Some(hold) = self.attempt(&turn)? {
-                return Ok(Some(hold));
-            }
-        }
     }
 
     /// Takes a hold that another thread handed off.
@@ -197,8 +177,8 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         &mut self,
         hold: Arc<Hold>,
         now: Moment,
-    ) -> Result<Option<Arc<Hold>>, CallFailed> {
-        self.check_not_cancelled().inspect_err(|_| self.environment.end(&hold))?;
+    ) -> LibraryResult<Option<Arc<Hold>>> {
+        self.check_not_ended().inspect_err(|_| self.environment.end(&hold))?;
         let local = self.environment.local();
         if local.is_valid(&hold, now) {
             return Ok(Some(hold));
@@ -206,90 +186,6 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         self.environment.end(&hold);
         self.ticket = local.join_queue(self.caller.clone(), now).unwrap_or(self.ticket);
         Ok(None)
-    }
-
-    fn check_not_cancelled(&self) -> Result<(), CallFailed> {
-        match is_cancelled(&self.options.cancel) {
-            true => Err(CallFailed),
-            false => Ok(()),
-        }
-    }
-
-    fn is_over(&self, is_due: bool) -> bool {
-        let first = is_due && !self.schedule.has_attempted();
-        !first && (!self.options.waits || is_cancelled(&self.options.patience))
-    }
-
-    fn give_up(&self) -> Result<Option<Arc<Hold>>, CallFailed> {
-        match self.environment.local().last_error(self.environment.now()) {
-            Some(_) => Err(CallFailed),
-            None => Ok(None),
-        }
-    }
-
-    /// Returns whether an attempt is due. The clock stands still, so all pauses count as over.
-    fn is_due(&mut self, turn: &Turn) -> bool {
-        let message_count = self.registration.as_ref().map(Registration::message_count);
-        let polls = self.environment.polls() != self.polls;
-        match turn {
-            Turn::Behind | Turn::HandedOff(_) | Turn::Granted(_) => {
-                self.polls = self.environment.polls();
-                false
-            }
-            Turn::AskAtOnce { held_here, .. } => {
-                self.schedule.found_free(*held_here);
-                true
-            }
-            Turn::HeldHere => {
-                self.schedule.is_due_while_held_here(self.environment.now());
-                polls
-            }
-            Turn::AskWhenDue(_) | Turn::Yield(_) => {
-                self.schedule.end_pauses(polls);
-                self.schedule.is_due(self.environment.now(), message_count)
-            }
-        }
-    }
-
-    fn sleep(&mut self) {
-        let parker = &self.caller.parker;
-        if self.end_watches.is_none() {
-            let tokens = [&self.options.cancel, &self.options.patience];
-            let watch = |token: &CancelToken| token.watch(parker);
-            self.end_watches = Some(tokens.map(|token| token.as_ref().map(watch)));
-            return;
-        }
-        parker.park_until(Moment::END);
-    }
-
-    fn attempt(&mut self, turn: &Turn) -> Result<Option<Arc<Hold>>, CallFailed> {
-        self.polls = self.environment.polls();
-        let requests_subscription = self.look_at_channel();
-        let sent = self.environment.now();
-        let (connection, free_here) = match turn {
-            Turn::AskWhenDue(connection) => (*connection, true),
-            Turn::AskAtOnce { connection, held_here } => (*connection, !held_here),
-            Turn::HeldHere
-            | Turn::Behind
-            | Turn::HandedOff(_)
-            | Turn::Granted(_)
-            | Turn::Yield(_) => (None, false),
-        };
-        let reply_lost = self.options.reply_lost;
-        let attempt = Attempt { connection, free_here, requests_subscription, reply_lost };
-        match self.environment.attempt(self.id, attempt) {
-            AttemptOutcome::Granted(connection) => self.granted(sent, connection).map(Some),
-            AttemptOutcome::Unanswered(connection) => {
-                self.may_run_late.get_or_insert(connection);
-                self.environment.local().set_last_error(Some(no_reply()));
-                Err(CallFailed)
-            }
-            AttemptOutcome::Refused => {
-                self.environment.local().refused(sent, self.environment.now(), self.options.waits);
-                self.refused();
-                Ok(None)
-            }
-        }
     }
 
     /// Gives the schedule the state of the channel.
@@ -309,11 +205,11 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         requested_in.is_some()
     }
 
-    fn granted(&mut self, sent: Moment, connection: ConnectionId) -> Result<Arc<Hold>, CallFailed> {
+    fn granted(&mut self, sent: Moment, connection: ConnectionId) -> LibraryResult<Arc<Hold>> {
         let (deadline, now) = (hold::deadline(sent, LEASE), self.environment.now());
         if deadline <= now {
             self.may_run_late = Some(connection);
-            return Err(CallFailed);
+            return Err(no_reply());
         }
         let grant = Grant {
             hold: self.id,
@@ -347,8 +243,104 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
     }
 }
 
-fn is_cancelled(token: &Option<CancelToken>) -> bool {
-    token.as_ref().is_some_and(CancelToken::is_cancelled)
+impl<E: Environment> Question for WaitingCall<'_, E> {
+    type Yes = Arc<Hold>;
+
+    /// The clock stands still, so all pauses count as over.
+    fn next(&mut self, now: Moment) -> LibraryResult<Step<Arc<Hold>>> {
+        let turn = loop {
+            match self.environment.local().turn(self.ticket, now, YieldsTo::Nobody) {
+                Turn::HandedOff(hold) => {
+                    if let Some(hold) = self.take_handed_off(hold, now)? {
+                        return Ok(Step::Done(hold));
+                    }
+                }
+                turn => break turn,
+            }
+        };
+        let message_count = self.registration.as_ref().map(Registration::message_count);
+        let polls = self.environment.polls() != self.polls;
+        let is_due = match turn {
+            Turn::Behind | Turn::HandedOff(_) | Turn::Granted(_) => {
+                self.polls = self.environment.polls();
+                false
+            }
+            Turn::AskAtOnce { connection, held_here } => {
+                self.upcoming = (connection, !held_here);
+                self.schedule.found_free(held_here);
+                true
+            }
+            Turn::HeldHere => {
+                self.upcoming = (None, false);
+                self.schedule.is_due_while_held_here(now);
+                polls
+            }
+            Turn::AskWhenDue(connection) => {
+                self.upcoming = (connection, true);
+                self.schedule.end_pauses(polls);
+                self.schedule.is_due(now, message_count)
+            }
+            Turn::Yield(_) => unreachable!("it yields to nobody"),
+        };
+        Ok(match (is_due, self.schedule.has_attempted()) {
+            (true, true) => Step::Ask,
+            (true, false) => Step::AskAtLeastOnce,
+            (false, _) => Step::Sleep(Moment::END),
+        })
+    }
+
+    fn ask(&mut self) -> LibraryResult<Option<Arc<Hold>>> {
+        self.polls = self.environment.polls();
+        let requests_subscription = self.look_at_channel();
+        let sent = self.environment.now();
+        let (connection, free_here) = self.upcoming;
+        let reply_lost = self.options.reply_lost;
+        let attempt = Attempt { connection, free_here, requests_subscription, reply_lost };
+        match self.environment.attempt(self.id, attempt) {
+            AttemptOutcome::Granted(connection) => self.granted(sent, connection).map(Some),
+            AttemptOutcome::Unanswered(connection) => {
+                self.may_run_late.get_or_insert(connection);
+                self.environment.local().set_last_error(Some(no_reply()));
+                Err(no_reply())
+            }
+            AttemptOutcome::Refused => {
+                self.environment.local().refused(sent, self.environment.now(), self.options.waits);
+                self.refused();
+                Ok(None)
+            }
+        }
+    }
+
+    fn give_up(&mut self) -> LibraryResult<Option<Arc<Hold>>> {
+        self.environment.local().last_error(self.environment.now()).map_or(Ok(None), Err)
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::Forever
+    }
+
+    fn is_over(&self, _now: Moment) -> bool {
+        !self.options.waits || self.options.patience.as_ref().is_some_and(CancelToken::is_cancelled)
+    }
+
+    fn check_not_ended(&self) -> LibraryResult<()> {
+        self.options.cancel.as_ref().map_or(Ok(()), CancelToken::check)
+    }
+
+    fn watch(&mut self) -> LibraryResult<Vec<CancelWatch>> {
+        let tokens = self.options.cancel.iter().chain(&self.options.patience);
+        Ok(tokens.map(|token| token.watch(&self.caller.parker)).collect())
+    }
+
+    fn parker(&self) -> &Arc<Parker> {
+        &self.caller.parker
+    }
+
+    fn waits(&mut self) {}
+
+    fn now(&self) -> Moment {
+        self.environment.now()
+    }
 }
 
 fn no_reply() -> Error {

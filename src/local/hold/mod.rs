@@ -36,9 +36,6 @@
 //! Pure: no clock and no I/O. `model.rs` checks it with the model checker, `acquire/model` checks
 //! it together with the queue.
 
-mod grant;
-mod limits;
-mod loss;
 #[cfg(all(test, leasehold_model))]
 mod model;
 mod state;
@@ -47,6 +44,7 @@ mod terms;
 mod tests;
 
 use std::mem;
+use std::ops::RangeInclusive;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,7 +53,7 @@ use std::time::Duration;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::error::LostReason;
-use crate::events::Kind;
+use crate::events::{Kind, LossCall};
 use crate::kind::rules::KindRules;
 use crate::stats::SeriesKey;
 use crate::transport::call::{Call, ConnectionId, LateCopy};
@@ -64,8 +62,40 @@ use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
 use crate::util::wheel;
 use state::{HoldState, Phase};
 
-pub(crate) use grant::{Grant, deadline};
 pub(crate) use terms::HoldTerms;
+
+/// A grant by the server, and its holder.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) hold: HoldId,
+    pub(crate) owner: Owner,
+    pub(crate) rules: &'static dyn KindRules,
+    pub(crate) deadline: Moment,
+    /// The length of the requested lease.
+    pub(crate) lease: Duration,
+    /// The lease that the server may keep, which is longer after a grant by message.
+    pub(crate) server_lease: Duration,
+    /// Whether the watchdog renews the lease.
+    pub(crate) renewed: bool,
+    pub(crate) holder: Holder,
+    pub(crate) terms: HoldTerms,
+    /// The moment at which the reply was read.
+    pub(crate) granted_at: Moment,
+    /// A copy of the acquire command that may still run. The release has to follow that copy on
+    /// the same connection.
+    pub(crate) late_copy: Option<LateCopy>,
+    /// One fencing token for each thread that may have the hold; `0..=0` for a kind without tokens.
+    pub(crate) tokens: RangeInclusive<u64>,
+}
+
+/// Returns the deadline of a lease whose command was sent at `sent`.
+///
+/// The margin of 1 % and 2 ms allows for a server clock that runs 1 % fast, and for the
+/// millisecond precision of Redis.
+pub(crate) fn deadline(sent: Moment, lease: Duration) -> Moment {
+    let margin = lease / 100 + Duration::from_millis(2);
+    sent + lease.saturating_sub(margin)
+}
 
 /// One hold of one lock.
 #[derive(Debug)]
@@ -474,6 +504,91 @@ impl Hold {
         if state.phase == Phase::Held {
             let end = state.deadline.min(end);
             self.over.wait_until(&mut state, end);
+        }
+    }
+}
+
+/// The limit and the minimum of the present holder (`with_max_hold`, `with_min_hold`). Both are those
+/// of the holder's handle, and count from the grant or from the last hand-off.
+impl Hold {
+    /// Returns the moment of the limit, past or future.
+    ///
+    /// `None` without a limit, and after the report that the hold is overdue.
+    pub(crate) fn next_limit(&self) -> Option<Moment> {
+        let state = self.state.lock();
+        state.possession.limit().filter(|_| !state.overdue_reported)
+    }
+
+    /// Returns, once, the time for which the holder of an overdue hold has had it.
+    ///
+    /// `None` if the hold is not overdue, and after an end for another reason.
+    pub(crate) fn take_overdue(&self, now: Moment) -> Option<Duration> {
+        let mut state = self.state.lock();
+        let is_over = !matches!(state.phase, Phase::Held | Phase::Lost(LostReason::HeldTooLong));
+        if is_over || !state.is_overdue(now) || mem::replace(&mut state.overdue_reported, true) {
+            return None;
+        }
+        Some(state.possession.since.until(now))
+    }
+
+    /// Returns the time from `now` to the end of the minimum of the present holder.
+    pub(crate) fn minimum_left(&self, now: Moment) -> Duration {
+        now.until(self.state.lock().possession.minimum_end())
+    }
+
+    /// Removes the minimum of the present holder, whose call has failed.
+    pub(crate) fn waive_minimum(&self) {
+        let mut state = self.state.lock();
+        let waived = state.possession.terms.with_min_hold(Duration::ZERO);
+        state.possession.terms = waived;
+    }
+}
+
+/// The closures that a loss of the hold calls.
+///
+/// Queueing and dropping a [`LossCall`] run no code of the program, so both happen under the mutex
+/// of the hold. That keeps the order of the registrations.
+impl Hold {
+    /// Registers a call for the loss of the hold. Queues the call at once after a reported loss.
+    ///
+    /// A hand-off, and a release without a loss, drop the call.
+    pub(crate) fn on_lost(&self, call: LossCall) {
+        let mut state = self.state.lock();
+        match state.phase {
+            Phase::Lost(_) if state.loss_reported => call.queue(),
+            Phase::Held | Phase::Lost(_) => state.possession.on_lost.push(call),
+            Phase::Releasing | Phase::Gone => {}
+        }
+    }
+
+    /// Queues the registered calls. The caller has just reported the loss of the hold.
+    ///
+    /// Each loss is reported once, a loss in the reply to the release included.
+    pub(crate) fn note_loss_reported(&self) {
+        let mut state = self.state.lock();
+        state.loss_reported = true;
+        state.possession.on_lost.drain(..).for_each(LossCall::queue);
+    }
+}
+
+#[cfg(test)]
+impl Grant {
+    /// Returns the grant of an owned hold with a renewed lease.
+    pub(crate) fn owned(at: Moment, deadline: Moment) -> Grant {
+        let hold = HoldId::next();
+        Grant {
+            hold,
+            owner: Owner::new(uuid::Uuid::nil(), hold, ""),
+            rules: &crate::kind::plain::Plain,
+            deadline,
+            lease: at.until(deadline),
+            server_lease: at.until(deadline),
+            renewed: true,
+            holder: Holder::owned(),
+            terms: HoldTerms::default(),
+            granted_at: at,
+            late_copy: None,
+            tokens: 0..=0,
         }
     }
 }

@@ -6,9 +6,7 @@
 //! overtake the background release of another lock on another connection; the script then finds
 //! that lock held and refuses the batch.
 
-use crate::acquire::{
-    AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_REPLIES,
-};
+use crate::acquire::{AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle};
 use crate::command::script;
 use crate::error::{Error, LostReason, Result};
 use crate::kind::rules;
@@ -96,29 +94,35 @@ impl<'a> BatchAcquire<'a> {
         let (_call, router) = (engine.begin_call(), &engine.router);
         let mut near = self.locals().find_map(Local::unanswered_release);
         let (limit, mut earlier_copy) = (self.first.limit(), None);
-        for _ in 0..MAX_OUTDATED_REPLIES {
-            let generation = router.generation();
+        let mut former = None;
+        let outcome = router.until_current(|| {
+            // The former server may have granted the locks.
+            (earlier_copy, near) = (earlier_copy.or(former), former.or(near));
             let pending = router.queue(self.command(), Target::prefer(near));
             let (connection, outcome) = router.wait_without_retry(pending, &limit);
             let unanswered = |failure: &Failure| {
                 if failure.is_written() || earlier_copy.is_some() {
                     self.undo(connection);
+                    former = None;
                 }
             };
             let reply = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
             if reply.copies.may_exist() {
                 earlier_copy.get_or_insert(connection);
             }
-            if router.generation() == generation {
+            former = Some(connection);
+            Ok(reply)
+        });
+        match outcome {
+            Ok((reply, generation)) => {
                 self.first.series().answered(reply.sent.until(clock::now()));
-                return Ok(Answered { reply, generation, earlier_copy });
+                Ok(Answered { reply, generation, earlier_copy })
             }
-            // The former server may have granted the locks.
-            earlier_copy.get_or_insert(connection);
-            near = Some(connection);
+            Err(error) => {
+                former.into_iter().for_each(|connection| self.undo(connection));
+                Err(error)
+            }
         }
-        near.into_iter().for_each(|connection| self.undo(connection));
-        Err(Error::outdated())
     }
 
     fn command(&self) -> Call {

@@ -1,4 +1,4 @@
-//! The wait loop of a red lock.
+//! The question of a call for a red lock, for the [loop](crate::wait).
 //!
 //! A caller joins the queue of its process. While it is behind the head it sleeps. At the head:
 //! 1. A thread of this process holds the lock: the caller sleeps until that hold ends, and polls
@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{AcquireOptions, HoldHandle, OwnGuardWarning, REPLY_GRACE};
+use crate::acquire::{AcquireOptions, HoldHandle, REPLY_GRACE};
 use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::{HoldId, Holder};
 use crate::error::{Error, LostReason, Result};
@@ -33,6 +33,8 @@ use crate::stats::CallRecord;
 use crate::transport::listener::channels::{Channel, MessageCount, Registration};
 use crate::util::clock::{self, Moment, Patience, doubled, jittered};
 use crate::util::sync::Parker;
+use crate::wait::own_guard::OwnGuardWarning;
+use crate::wait::{Question, Step, wait_for};
 
 /// The first and the longest pause before a caller that receives no message asks again.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -52,10 +54,11 @@ const MAX_LATE_GRANTS: u32 = 3;
 pub(super) struct RedAcquire<'a> {
     lock: &'a RedLock,
     patience: Patience,
+    started: Moment,
     holder: Holder,
     parker: Arc<Parker>,
     ticket: Ticket,
-    /// Wakes the caller when the call is cancelled or a client is closed.
+    /// Wakes the caller when the call is cancelled or a client is closed, also during a ballot.
     _watching: Vec<CancelWatch>,
     channels: RedChannels,
     retries: RedRetries,
@@ -66,7 +69,6 @@ pub(super) struct RedAcquire<'a> {
 }
 
 /// The questions of one call so far.
-#[derive(Default)]
 struct RedRetries {
     refusals: u32,
     /// Consecutive wake-ups by a message that ended in a refusal.
@@ -74,6 +76,10 @@ struct RedRetries {
     late_grants: u32,
     /// Why too few servers answered the last question.
     error: Option<Error>,
+    /// The end of the time in which the caller ignores messages.
+    quiet_until: Moment,
+    /// The moment of the next question, unless a message makes it due earlier.
+    next: Moment,
 }
 
 impl Drop for RedAcquire<'_> {
@@ -93,12 +99,20 @@ impl<'a> RedAcquire<'a> {
         RedAcquire {
             lock,
             patience,
+            started: clock::now(),
             holder,
             ticket,
             _watching: lock.watch(&parker),
             parker,
             channels: RedChannels::default(),
-            retries: RedRetries::default(),
+            retries: RedRetries {
+                refusals: 0,
+                refused_wake_ups: 0,
+                late_grants: 0,
+                error: None,
+                quiet_until: Moment::START,
+                next: Moment::START,
+            },
             record,
             hold_poll: None,
             own_guard: OwnGuardWarning::default(),
@@ -107,7 +121,7 @@ impl<'a> RedAcquire<'a> {
 
     /// Blocks until the lock is granted. `None` if the caller's patience ends first.
     pub(super) fn run(mut self) -> Result<Option<Arc<QuorumHold>>> {
-        let outcome = self.wait(clock::now());
+        let outcome = wait_for(&mut self);
         if let Some(waited) = self.record.waited() {
             let acquired = matches!(outcome, Ok(Some(_)));
             let (at, kind, hold) = (clock::wall_time(), Kind::Red, None);
@@ -122,94 +136,66 @@ impl<'a> RedAcquire<'a> {
         outcome
     }
 
-    fn wait(&mut self, started: Moment) -> Result<Option<Arc<QuorumHold>>> {
-        loop {
-            self.lock.check_not_ended()?;
-            let turn = self.lock.local.turn(self.ticket);
-            let yields_until = self.yields_until().filter(|_| matches!(turn, RedTurn::Ask));
-            if matches!(turn, RedTurn::Ask)
-                && yields_until.is_none()
-                && let Some(hold) = self.ask()?
-            {
-                return Ok(Some(hold));
-            }
-            self.lock.check_not_ended()?;
-            if self.patience.is_over(clock::now()) {
-                let error = self.retries.error.take().or_else(|| self.lock.local.last_error());
-                return error.map_or(Ok(None), Err);
-            }
-            if let Some(end) = yields_until {
-                self.parker.park_until(end.min(self.patience.end()));
-                continue;
-            }
-            self.record.waits(started);
-            let warning = self.warn_of_own_guard(started);
-            match turn {
-                RedTurn::Behind => self.parker.park_until(self.patience.end().min(warning)),
-                RedTurn::HeldHere(hold) => self.wait_for(&hold, warning),
-                // Asks again: messages before the subscription were missed.
-                RedTurn::Ask if self.channels.is_empty() => {
-                    self.channels.listen(&self.lock.members, &self.parker);
-                }
-                RedTurn::Ask => self.sleep(),
-            }
-        }
-    }
-
     /// Returns the moment until which the call yields to callers of other processes, if it does.
     ///
     /// The call yields for all servers together: the servers' own calls do not.
-    fn yields_until(&self) -> Option<Moment> {
+    fn yields_until(&self, now: Moment) -> Option<Moment> {
         if self.retries.refusals > 0 {
             return None;
         }
-        let now = clock::now();
         let yields = YieldsTo::of(self.patience, now);
         let members = self.lock.members.iter();
         members.filter_map(|member| member.lock.yield_until(yields, now)).max()
     }
 
     /// Warns of a long wait for an owned guard that this thread took. Returns the next check.
-    fn warn_of_own_guard(&mut self, started: Moment) -> Moment {
+    fn warn_of_own_guard(&mut self, now: Moment) -> Moment {
         let RedLock { name, local, .. } = self.lock;
         let awaits = || !self.holder.is_owned() && local.has_own_guard();
         let deadline = self.patience.deadline();
-        self.own_guard.check(started, clock::now(), deadline, awaits, (name, Kind::Red))
+        self.own_guard.check(self.started, now, deadline, awaits, (name, Kind::Red))
     }
 
-    /// Waits for the end of a hold of this process, until `check` at most. Polls the servers at the
-    /// poll interval, and marks the hold as lost if the servers report the lock free.
-    fn wait_for(&mut self, hold: &Arc<QuorumHold>, check: Moment) {
+    /// Returns until when the caller sleeps while a thread of this process has this hold.
+    ///
+    /// Polls the servers at the poll interval, and marks the hold as lost if they report the lock
+    /// free.
+    fn watch_hold(&mut self, hold: &Arc<QuorumHold>, now: Moment) -> Moment {
         let lock = self.lock;
         hold.watch(&self.parker);
         let known = self.hold_poll.take().filter(|poll| poll.is_of(hold));
         let poll = self.hold_poll.insert(known.unwrap_or_else(|| HoldPoll::new(lock, hold)));
         if poll.finds_free(lock) {
-            return hold.lose(LostReason::Gone);
+            hold.lose(LostReason::Gone);
+            return now;
         }
-        let end = (clock::now() + hold.remaining()).min(self.patience.end());
-        self.parker.park_until(end.min(poll.next_check()).min(check));
+        (now + hold.remaining()).min(poll.next_check())
     }
 
-    /// Asks the servers once. `None` after a refusal, and if too few servers answer a repeated
-    /// question.
-    fn ask(&mut self) -> Result<Option<Arc<QuorumHold>>> {
-        let woken = self.channels.mark_seen();
-        let outcome = self.ask_all();
-        let failure = outcome.as_ref().err().filter(|error| error.is_outage()).cloned();
-        self.lock.local.set_last_error(failure.clone());
-        let retries = &mut self.retries;
-        match outcome {
-            Ok(Some(hold)) => return Ok(Some(hold)),
-            Ok(None) => {}
-            Err(error) if retries.refusals == 0 || failure.is_none() => return Err(error),
-            Err(_) => {}
+    /// Plans the next question after a refusal, or after one that too few servers answered.
+    ///
+    /// After the first one the caller subscribes, and asks again at once: messages before the
+    /// subscription were missed. Later it waits for a message or for the end of a growing pause.
+    /// After wake-ups that ended in a refusal, it first ignores messages for a growing span.
+    fn refused(&mut self) {
+        let now = clock::now();
+        if self.patience.is_over(now) {
+            return;
         }
-        retries.error = failure;
-        retries.refusals = retries.refusals.saturating_add(1);
-        retries.refused_wake_ups =
-            if woken { retries.refused_wake_ups.saturating_add(1) } else { 0 };
-        Ok(None)
+        self.record.waits(self.started);
+        if self.channels.is_empty() {
+            self.retries.next = now;
+            return self.channels.listen(&self.lock.members, &self.parker);
+        }
+        let seed = HoldId::next().seed();
+        let grown = |first: Duration, times: u32, longest: Duration| {
+            now + jittered(doubled(first, times, longest), seed ^ now.nanos())
+        };
+        let retries = &mut self.retries;
+        retries.next = grown(FIRST_PAUSE, retries.refusals, LONGEST_PAUSE);
+        if retries.refused_wake_ups > 0 {
+            retries.quiet_until = grown(FIRST_QUIET, retries.refused_wake_ups, LONGEST_QUIET);
+        }
     }
 
     /// Asks all servers at the same time.
@@ -262,26 +248,82 @@ impl<'a> RedAcquire<'a> {
             false => Ok(None),
         }
     }
+}
 
-    /// Sleeps until a message arrives or a growing pause ends. After wake-ups that ended in a
-    /// refusal, the caller first ignores messages for a growing span.
-    fn sleep(&self) {
-        let (now, seed) = (clock::now(), HoldId::next().seed());
-        let RedRetries { refusals, refused_wake_ups, .. } = self.retries;
-        let grown = |first: Duration, times: u32, longest: Duration| {
-            jittered(doubled(first, times, longest), seed ^ now.nanos())
-        };
-        let end = (now + grown(FIRST_PAUSE, refusals, LONGEST_PAUSE)).min(self.patience.end());
-        if refused_wake_ups > 0 {
-            let quiet = now + grown(FIRST_QUIET, refused_wake_ups, LONGEST_QUIET);
-            let quiet = quiet.min(self.patience.end());
-            while clock::now() < quiet && self.lock.check_not_ended().is_ok() {
-                self.parker.park_until(quiet);
+impl Question for RedAcquire<'_> {
+    type Yes = Arc<QuorumHold>;
+
+    fn next(&mut self, now: Moment) -> Result<Step<Arc<QuorumHold>>> {
+        let sleep_until = match self.lock.local.turn(self.ticket) {
+            RedTurn::Behind => {
+                self.retries.next = now;
+                Moment::END
             }
+            RedTurn::HeldHere(hold) => {
+                // Asks when the hold ends.
+                self.retries.next = now;
+                self.watch_hold(&hold, now)
+            }
+            RedTurn::Ask => {
+                if let Some(end) = self.yields_until(now) {
+                    return Ok(Step::Yield(end));
+                }
+                let RedRetries { refusals, quiet_until, next, .. } = self.retries;
+                match (now < quiet_until, next <= now || self.channels.has_unseen()) {
+                    (false, true) if refusals == 0 => return Ok(Step::AskAtLeastOnce),
+                    (false, true) => return Ok(Step::Ask),
+                    (true, _) => quiet_until,
+                    (false, false) => next,
+                }
+            }
+        };
+        Ok(Step::Sleep(sleep_until.min(self.warn_of_own_guard(now))))
+    }
+
+    fn ask(&mut self) -> Result<Option<Arc<QuorumHold>>> {
+        let woken = self.channels.mark_seen();
+        let outcome = self.ask_all();
+        let failure = outcome.as_ref().err().filter(|error| error.is_outage()).cloned();
+        self.lock.local.set_last_error(failure.clone());
+        let retries = &mut self.retries;
+        match outcome {
+            Ok(Some(hold)) => return Ok(Some(hold)),
+            Ok(None) => {}
+            Err(error) if retries.refusals == 0 || failure.is_none() => return Err(error),
+            Err(_) => {}
         }
-        if !self.channels.has_unseen() {
-            self.parker.park_until(end);
-        }
+        retries.error = failure;
+        retries.refusals = retries.refusals.saturating_add(1);
+        retries.refused_wake_ups =
+            if woken { retries.refused_wake_ups.saturating_add(1) } else { 0 };
+        self.refused();
+        Ok(None)
+    }
+
+    fn give_up(&mut self) -> Result<Option<Arc<QuorumHold>>> {
+        let error = self.retries.error.take().or_else(|| self.lock.local.last_error());
+        error.map_or(Ok(None), Err)
+    }
+
+    fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    fn check_not_ended(&self) -> Result<()> {
+        self.lock.check_not_ended()
+    }
+
+    fn watch(&mut self) -> Result<Vec<CancelWatch>> {
+        // They exist since the beginning.
+        Ok(Vec::new())
+    }
+
+    fn parker(&self) -> &Arc<Parker> {
+        &self.parker
+    }
+
+    fn waits(&mut self) {
+        self.record.waits(self.started);
     }
 }
 

@@ -30,6 +30,9 @@ use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::system::{OnceLock, thread::JoinHandle};
 
+/// The number of replies from former servers at which a call ends with an error.
+pub(crate) const MAX_OUTDATED_REPLIES: u32 = 16;
+
 /// Sends the commands of one client.
 #[derive(Debug)]
 pub(crate) struct Router {
@@ -108,6 +111,24 @@ impl Router {
     /// Returns the number of topology changes so far.
     pub(crate) fn generation(&self) -> Generation {
         self.nodes.generation()
+    }
+
+    /// Repeats a step until no server is replaced during it. Returns its last value, and the number
+    /// of topology changes before it.
+    ///
+    /// What a former server answers does not count. Fails at [`MAX_OUTDATED_REPLIES`].
+    pub(crate) fn until_current<T>(
+        &self,
+        mut step: impl FnMut() -> error::Result<T>,
+    ) -> error::Result<(T, Generation)> {
+        for _ in 0..MAX_OUTDATED_REPLIES {
+            let generation = self.generation();
+            let value = step()?;
+            if self.generation() == generation {
+                return Ok((value, generation));
+            }
+        }
+        Err(Error::outdated())
     }
 
     /// Gives up connections to servers that were replaced.

@@ -1,6 +1,53 @@
-//! Names and descriptions of the exported metrics.
+//! The exported metrics of one kind of lock and one label, with their names and descriptions.
 
-use crate::stats::metric::{CounterMetric, GaugeMetric, HistogramMetric};
+#![cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "the exporter uses the rest"))]
+
+use crate::error::LostReason;
+
+/// An exported counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CounterMetric {
+    Acquired,
+    PassedLocally,
+    Released,
+    ReleasedAfterExpiry,
+    LostExpired,
+    LostGone,
+    LostHeldTooLong,
+    Refused,
+    TimedOut,
+    Cancelled,
+    Contended,
+    Renewals,
+    RenewalFailures,
+}
+
+impl CounterMetric {
+    /// Returns the counter of losses for this reason.
+    pub(super) fn lost(reason: LostReason) -> CounterMetric {
+        match reason {
+            LostReason::Expired => CounterMetric::LostExpired,
+            LostReason::Gone => CounterMetric::LostGone,
+            LostReason::HeldTooLong => CounterMetric::LostHeldTooLong,
+        }
+    }
+}
+
+/// An exported gauge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GaugeMetric {
+    Held,
+    Waiting,
+}
+
+/// An exported histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HistogramMetric {
+    Wait,
+    Hold,
+    RenewalLag,
+    RoundTrip,
+}
 
 /// Name, reason of a loss, and description of each counter.
 pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 13] = [

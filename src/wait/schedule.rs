@@ -19,6 +19,7 @@ use std::time::Duration;
 use crate::config::BackOff;
 use crate::error::{Error, LostReason, Result};
 use crate::transport::listener::channels::{Channel, ListenerSession, MessageCount, Registration};
+use crate::transport::pool::router::MAX_OUTDATED_REPLIES;
 use crate::util::clock::{Moment, jittered};
 use notifications::Notifications;
 
@@ -33,9 +34,6 @@ const POLLS_BEFORE_OWN_ATTEMPT: u32 = 60;
 
 /// The shortest wait for the end of the holder's lease.
 const LEAST_LEFT: Duration = Duration::from_millis(1);
-
-/// The number of replies from former servers at which a call ends with an error.
-pub(crate) const MAX_OUTDATED_REPLIES: u32 = 16;
 
 /// The number of grants read after their deadline at which a call ends with an error.
 const MAX_LATE_GRANTS: u32 = 3;

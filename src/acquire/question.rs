@@ -1,39 +1,366 @@
-//! An attempt of a call in the wait loop: the acquire command, its reply, and the clean-up.
+//! The question of a call for a lock or for permits: the state of the call, and its attempts.
+//!
+//! The steps of a call:
+//! 1. A thread that holds the lock already counts one more guard, and perhaps extends the lease.
+//! 2. The caller joins the queue of this process (`local/`). It sleeps until it is the head of the
+//!    queue or a hold is handed off to it. Kinds without that queue, such as the fair lock, skip
+//!    this step: each of their callers asks the server.
+//! 3. The head of the queue sends the acquire command. If the server grants the lock and the reply
+//!    arrives before the new deadline, the call is done.
+//! 4. A refused call registers at the lock's channel and requests the subscription. It sleeps until
+//!    the channel counts a message, the holder's lease ends, or a poll of the watchdog finds the
+//!    lock free; then it tries again. A message between the command and the sleep is not missed
+//!    (`transport/listener/channels.rs`). Without a process queue the call itself polls at the poll interval;
+//!    without a channel (the spin lock) it tries again after a growing pause. A call for a queue
+//!    lock sleeps until a message or a queue heartbeat grants the lock (`local/waiters.rs`).
+//! 5. A call that a message woke and the server refused again has lost a race against other
+//!    processes. It ignores messages for a short, growing, jittered time and then tries once.
+//! 6. An attempt without a reply ends the call with an error, unless the server has refused the
+//!    call before. In that case the call repeats the attempt, with pauses, until its deadline.
+//!
+//! Attempts that may take effect, now or later, name the same hold, so a repeated command does no
+//! harm. After a refusal that leaves nothing behind, the next attempt names a new hold: the number
+//! of a hold tells the time of its acquisition. A waiter with a place in Redis keeps its number. A
+//! call that leaves without the lock releases the hold behind any command that may still run, on
+//! the same connection.
 //!
 //! A reply counts only if no topology change happened since the command was sent; otherwise the
 //! command is sent again. A grant counts only if its deadline lies ahead when the reply is read.
-//! Every other end of an attempt may leave an effect at the server, now or later
-//! ([`Leftovers`](super::Leftovers)), which the clean-up undoes.
+//! Every other end of an attempt may leave an effect at the server, now or later ([`Leftovers`]),
+//! which the clean-up undoes.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::schedule::{ChannelView, Pace};
-use crate::acquire::{Candidate, GrantReply, HoldHandle, LockContext, WaitLoop};
+use crate::acquire::{AcquireCall, Candidate, GrantReply, HoldHandle, LockContext};
+use crate::cancel::CancelWatch;
 use crate::error::{Error, Result};
+use crate::events::{Event, Waited};
 use crate::kind::rules::{
-    AcquireArgs, AcquireReply, ListensTo, PlaceArgs, QueuedReply, Queueing, Wake,
+    AcquireArgs, AcquireReply, ListensTo, Place, PlaceArgs, QueuedReply, Queueing, Wake,
 };
-use crate::local::hold;
+use crate::local::hold::{self, Hold};
 use crate::local::permit_queue::PermitWaiter;
+use crate::local::permits::PermitPlace;
 use crate::local::waiters::{GrantBase, WaiterGrant};
+use crate::local::{Turn, YieldsTo};
 use crate::transport::call::{Call, ConnectionId, LateCopy};
-use crate::transport::listener::channels::{Channel, SubscriptionState};
+use crate::transport::listener::channels::{
+    AwaitedMessage, Channel, ListenerSession, Registration, SubscriptionState,
+};
 use crate::transport::pool::Target;
 use crate::transport::pool::request::{CallReply, Failure};
 use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
+use crate::util::sync::Parker;
+use crate::wait::own_guard::OwnGuardWarning;
+use crate::wait::schedule::{ChannelView, Pace, RetrySchedule};
+use crate::wait::{Question, Step, wait_for};
+/// The question of one call for a lock or for permits.
+pub(super) struct LockQuestion<'a> {
+    call: &'a AcquireCall<'a>,
+    candidate: Candidate<'a>,
+    /// Whether the call has left the queue and the loop.
+    has_left: bool,
+    /// Whether the call has begun to wait.
+    has_slept: bool,
+    /// The number of threads that may have the hold, one after the other; zero before the first
+    /// attempt.
+    max_holders: u32,
+    leftovers: Leftovers,
+    /// The place in the queue of a queue lock, as the server last reported it.
+    place: Option<Place>,
+    schedule: RetrySchedule,
+    /// What the next attempt has to know.
+    upcoming: Upcoming,
+    wakeups: Wakeups,
+    reports: Reports,
+}
 
-impl WaitLoop<'_> {
+/// What made the next attempt due.
+#[derive(Default)]
+struct Upcoming {
+    /// The connection of a release without a reply, which the acquire command has to follow.
+    connection: Option<ConnectionId>,
+    /// A grant by message, which may make the command unnecessary.
+    grant: Option<WaiterGrant>,
+}
+
+/// Effects of earlier attempts at the server, for the clean-up to undo.
+#[derive(Default)]
+struct Leftovers {
+    /// A copy of an acquire command that may still run.
+    late_copy: Option<LateCopy>,
+    /// Whether the call may have a place in a queue in Redis.
+    queued: bool,
+}
+
+/// The registrations that wake a sleeping call.
+#[derive(Default)]
+struct Wakeups {
+    /// The registration at the lock's channel, from the first refusal on.
+    registration: Option<Registration>,
+    /// The place among the callers of this process that wait for permits, from the first question
+    /// on.
+    permits: Option<PermitPlace>,
+    /// The channel of this call alone, for kinds that have such channels.
+    own_channel: OnceCell<Arc<Channel>>,
+    /// The listener's session before the last attempt, for a call that awaits a grant by message.
+    session: Option<ListenerSession>,
+    /// Keeps the listener connected for a grant by message, from the first refusal on.
+    awaited_grant: Option<AwaitedMessage>,
+}
+
+/// Facts about a call for the log and the events.
+#[derive(Default)]
+struct Reports {
+    /// Whether the call slept because of other holders or callers.
+    waited: bool,
+    /// Whether the warning about a lock without a time to live was logged.
+    warned: bool,
+    own_guard: OwnGuardWarning,
+}
+
+impl Drop for LockQuestion<'_> {
+    /// Leaves the queue and cleans up after a panic, of an allocation for example.
+    fn drop(&mut self) {
+        if !self.has_left {
+            self.leave().into_iter().for_each(HoldHandle::discard);
+            self.clean_up(false);
+        }
+    }
+}
+
+impl<'a> LockQuestion<'a> {
+    pub(super) fn new(candidate: Candidate<'a>, now: Moment) -> LockQuestion<'a> {
+        let (call, seed) = (candidate.call, candidate.id.seed());
+        let poll_interval = call.context.engine.settings.poll_interval;
+        LockQuestion {
+            call,
+            candidate,
+            has_left: false,
+            has_slept: false,
+            max_holders: 0,
+            leftovers: Leftovers::default(),
+            place: None,
+            schedule: RetrySchedule::new(now, poll_interval, seed, call.pace()),
+            upcoming: Upcoming::default(),
+            wakeups: Wakeups::default(),
+            reports: Reports::default(),
+        }
+    }
+
+    fn context(&self) -> &'a LockContext {
+        self.call.context
+    }
+
+    /// Asks until the end of the call, undoes what it leaves behind, and reports the outcome.
+    pub(super) fn run(mut self) -> Result<Option<HoldHandle>> {
+        let outcome = match wait_for(&mut self) {
+            Ok(Some(handle)) => Ok(Some(handle)),
+            // Another thread may hand the hold off at the moment at which this call gives up. The
+            // call then takes the hold. A call that failed discards the handle, which hands the
+            // hold off again or releases it.
+            Ok(None) => Ok(self.leave()),
+            Err(error) => {
+                self.leave().into_iter().for_each(HoldHandle::discard);
+                Err(error)
+            }
+        };
+        self.has_left = true;
+        self.clean_up(matches!(outcome, Ok(Some(_))));
+        self.report(outcome.as_ref().ok().and_then(Option::as_ref));
+        outcome
+    }
+
+    /// Leaves the queue. Returns a valid hold that was handed off in the meantime.
+    ///
+    /// The clean-up passes a grant by message on to the next waiter.
+    fn leave(&mut self) -> Option<HoldHandle> {
+        self.has_left = true;
+        if self.awaits_grants() {
+            self.context().local.stop_waiting(self.candidate.id.number());
+        }
+        self.candidate.leave()
+    }
+
+    /// Warns of a long wait for an owned guard that this thread took. Returns the next check.
+    fn warn_of_own_guard(&mut self, now: Moment) -> Moment {
+        let (local, kind) = (&self.context().local, self.call.rules.kind());
+        let Candidate { caller, owner, started, .. } = &self.candidate;
+        let awaits = || local.awaits_own_guard(caller, owner, now);
+        let deadline = self.call.options.return_by;
+        let name = local.name().given();
+        self.reports.own_guard.check(*started, now, deadline, awaits, (name, kind))
+    }
+
+    fn turn(&self, now: Moment) -> Turn {
+        let local = &self.context().local;
+        let was_refused = self.schedule.was_refused();
+        let yields = if was_refused { YieldsTo::Nobody } else { self.call.yields_to(now) };
+        match self.candidate.ticket {
+            Some(ticket) => local.turn(ticket, now, yields),
+            None => local.turn_unqueued(self.candidate.id, now, yields),
+        }
+    }
+
+    /// Returns whether a server may grant the lock to this call by message.
+    fn awaits_grants(&self) -> bool {
+        self.candidate.caller.request.waits && self.call.rules.listens_to() == ListensTo::Grants
+    }
+
+    /// Takes a hold that another thread handed off.
+    ///
+    /// Joins the queue again and returns `None` if the hold was lost before this thread woke.
+    fn take_handed_off(&mut self, hold: Arc<Hold>, now: Moment) -> Result<Option<HoldHandle>> {
+        let handle = self.call.handle(hold);
+        if let Err(error) = self.call.check_not_ended() {
+            handle.discard();
+            return Err(error);
+        }
+        let Candidate { caller, ticket, .. } = &mut self.candidate;
+        if handle.is_held() {
+            *ticket = None;
+            handle.watch_limit();
+            return Ok(Some(handle));
+        }
+        drop(handle);
+        *ticket = self.call.context.local.join_queue(caller.clone(), now).or(*ticket);
+        Ok(None)
+    }
+
+    /// Returns the step of an attempt, which uses that connection if there is one.
+    fn ask_on(&mut self, connection: Option<ConnectionId>) -> Step<HoldHandle> {
+        self.upcoming.connection = connection;
+        match self.schedule.has_attempted() {
+            true => Step::Ask,
+            false => Step::AskAtLeastOnce,
+        }
+    }
+
+    /// Returns whether permits may be free that the call has not asked for.
+    fn must_ask(&self) -> bool {
+        self.schedule.has_attempted()
+            && self.wakeups.permits.as_ref().is_some_and(|it| it.must_ask())
+    }
+
+    /// Emits the events of a call that has ended.
+    fn report(&self, acquired: Option<&HoldHandle>) {
+        let (events, waited) =
+            (&self.context().engine.events, self.candidate.started.until(clock::now()));
+        if let Some(handle) = acquired {
+            self.call.report_acquired(handle, waited);
+        }
+        if self.reports.waited {
+            let hold = acquired.map(|handle| handle.hold().id().number());
+            let (at, kind, acquired) = (clock::wall_time, self.call.rules.kind(), hold.is_some());
+            let name = || Arc::clone(self.context().local.name().given());
+            let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
+            events.emit_with(self.call.terms.listener(), || Event::Waited(event()));
+        }
+    }
+}
+
+impl Question for LockQuestion<'_> {
+    type Yes = HoldHandle;
+
+    fn next(&mut self, now: Moment) -> Result<Step<HoldHandle>> {
+        let turn = loop {
+            match self.turn(now) {
+                Turn::HandedOff(hold) => {
+                    if let Some(handle) = self.take_handed_off(hold, now)? {
+                        return Ok(Step::Done(handle));
+                    }
+                }
+                turn => break turn,
+            }
+        };
+        self.upcoming = Upcoming::default();
+        let message_count = self.wakeups.registration.as_ref().map(Registration::message_count);
+        let sleep_until = match turn {
+            Turn::HandedOff(_) | Turn::Behind => {
+                self.schedule.wait_behind();
+                Moment::END
+            }
+            Turn::Yield(end) => return Ok(Step::Yield(end)),
+            Turn::Granted(grant) => {
+                self.upcoming.grant = Some(grant);
+                return Ok(Step::AskAtLeastOnce);
+            }
+            Turn::AskAtOnce { connection, held_here } => {
+                self.schedule.found_free(held_here);
+                return Ok(self.ask_on(connection));
+            }
+            Turn::HeldHere => {
+                if self.schedule.is_due_while_held_here(now) {
+                    return Ok(self.ask_on(None));
+                }
+                self.schedule.next_poll()
+            }
+            Turn::AskWhenDue(connection) => {
+                if self.must_ask() || self.schedule.is_due(now, message_count) {
+                    return Ok(self.ask_on(connection));
+                }
+                self.schedule.next_attempt()
+            }
+        };
+        Ok(Step::Sleep(sleep_until.min(self.warn_of_own_guard(now))))
+    }
+
+    fn ask(&mut self) -> Result<Option<HoldHandle>> {
+        let Upcoming { connection, grant } = std::mem::take(&mut self.upcoming);
+        match grant {
+            Some(grant) => self.take_grant(&grant),
+            None => self.attempt(connection),
+        }
+    }
+
+    /// The lock may have been free if the last attempt of this call, of the call at the head of the
+    /// queue, or the last queue heartbeat got no reply. The error of these is then the outcome.
+    fn give_up(&mut self) -> Result<Option<HoldHandle>> {
+        let own = self.schedule.take_error();
+        let of_others = || self.context().local.last_error(clock::now());
+        own.or_else(of_others).map_or(Ok(None), Err)
+    }
+
+    fn patience(&self) -> Patience {
+        self.call.options.patience
+    }
+
+    fn check_not_ended(&self) -> Result<()> {
+        self.call.check_not_ended()
+    }
+
+    fn watch(&mut self) -> Result<Vec<CancelWatch>> {
+        self.has_slept = true;
+        // The threads ahead in the queue do not exist in a forked child.
+        self.context().engine.router.check_process()?;
+        Ok(self.call.watch(self.parker()))
+    }
+
+    fn parker(&self) -> &Arc<Parker> {
+        &self.candidate.caller.parker
+    }
+
+    fn waits(&mut self) {
+        if !self.reports.waited {
+            self.reports.waited = true;
+            if let Some(record) = self.call.options.record {
+                record.waits(self.candidate.started);
+            }
+        }
+    }
+}
+
+/// The attempts: the acquire command, its reply, and the clean-up.
+impl LockQuestion<'_> {
     /// Sends the acquire command once and applies its reply.
     ///
     /// Returns `None` if the lock was refused, or if there was no reply and the call goes on.
-    pub(super) fn attempt(
-        &mut self,
-        connection: Option<ConnectionId>,
-    ) -> Result<Option<HoldHandle>> {
+    fn attempt(&mut self, connection: Option<ConnectionId>) -> Result<Option<HoldHandle>> {
         let command = self.prepare();
         let router = &self.context().engine.router;
         let copy = self.leftovers.late_copy.map(|copy| copy.connection);
@@ -102,12 +429,8 @@ impl WaitLoop<'_> {
     ///
     /// Asks the server instead if the grant has expired, if the topology has changed since, or if
     /// the call needs more than the grant: another lease, or the acknowledgements of replicas.
-    pub(super) fn take_grant(
-        &mut self,
-        grant: &WaiterGrant,
-        now: Moment,
-    ) -> Result<Option<HoldHandle>> {
-        let engine = &self.context().engine;
+    fn take_grant(&mut self, grant: &WaiterGrant) -> Result<Option<HoldHandle>> {
+        let (engine, now) = (&self.context().engine, clock::now());
         let is_valid = now < grant.deadline() && grant.generation == engine.router.generation();
         let suffices = self.call.options.lease.is_none() && !engine.settings.needs_replicas;
         if !(is_valid && suffices) {
@@ -126,9 +449,8 @@ impl WaitLoop<'_> {
     /// Gives the schedule the state of the channel, and returns the acquire command.
     fn prepare(&mut self) -> Call {
         let LockContext { engine, local } = self.context();
-        let has_slept = self.wakeups.end_watches.is_some();
         let may_take_effect = self.leftovers.late_copy.is_some() || self.leftovers.queued;
-        if has_slept && !may_take_effect && !self.awaits_grants() {
+        if self.has_slept && !may_take_effect && !self.awaits_grants() {
             self.candidate.renumber();
         }
         // The callers for permits have a queue of their own on the channel, joined before.
@@ -417,7 +739,7 @@ impl WaitLoop<'_> {
     /// Undoes what the attempts have left at the server, or may leave there yet.
     ///
     /// Sends a background request, on the connection on which an acquire command may run late.
-    pub(super) fn clean_up(&mut self, acquired: bool) {
+    fn clean_up(&mut self, acquired: bool) {
         let late_copy = self.leftovers.late_copy.take();
         let place = self.wakeups.permits.take();
         let has_claimed = place.is_some_and(|place| place.has_claimed());
