@@ -80,10 +80,7 @@ impl CancelToken {
 
     /// Returns the error `is_cancelled` if the token is cancelled.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.is_cancelled() {
-            true => Err(cancelled()),
-            false => Ok(()),
-        }
+        if self.is_cancelled() { Err(cancelled()) } else { Ok(()) }
     }
 
     /// Unparks the parker at cancellation, until the returned watch is dropped.

@@ -103,9 +103,10 @@ impl Deployment {
         };
         let start = |place: usize| {
             let seed = plan.seed.wrapping_add(place as u64 + 1);
-            let (core, shard) = match place < count {
-                true => (Core::new(seed), Some(place % shards)),
-                false => (Core::new_sentinel(seed), None),
+            let (core, shard) = if place < count {
+                (Core::new(seed), Some(place % shards))
+            } else {
+                (Core::new_sentinel(seed), None)
             };
             (Server::start(address(place), core), shard)
         };
@@ -460,10 +461,7 @@ impl Deployment {
                 core.close_connections();
             }
         });
-        match place == master {
-            true => self.peers.lead(place),
-            false => self.peers.follow(place, master),
-        }
+        if place == master { self.peers.lead(place) } else { self.peers.follow(place, master) }
     }
 }
 

@@ -62,9 +62,10 @@ impl Looks {
             return true;
         }
         // The leases of permits stand in one key, which has no expiry of its own.
-        let key = match request.is_leased() {
-            true => format!("{{{}}}:timeout", request.lock),
-            false => request.lock.clone(),
+        let key = if request.is_leased() {
+            format!("{{{}}}:timeout", request.lock)
+        } else {
+            request.lock.clone()
         };
         let servers = self.deployment.servers();
         servers.iter().filter(|server| server.has(&key)).count() >= self.needed

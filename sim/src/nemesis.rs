@@ -262,9 +262,10 @@ impl<'a> Nemesis<'a> {
 
     fn begin_on_bystander(&mut self, fault: Fault) {
         let is_sentinel = matches!(fault, Fault::StopSentinel | Fault::KillSentinel);
-        let bystanders = match is_sentinel {
-            true => self.deployment.sentinels().collect(),
-            false => self.deployment.replicas(),
+        let bystanders = if is_sentinel {
+            self.deployment.sentinels().collect()
+        } else {
+            self.deployment.replicas()
         };
         let one = *self.schedule.rng.choice(&bystanders).expect("there are some");
         match fault {

@@ -83,10 +83,7 @@ impl HoldHandle {
 
     /// Returns an error if the hold is lost.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.is_held() {
-            true => Ok(()),
-            false => Err(self.lost()),
-        }
+        if self.is_held() { Ok(()) } else { Err(self.lost()) }
     }
 
     /// Returns the time to the deadline of the lease.
@@ -216,8 +213,9 @@ impl HoldHandle {
 
 /// Returns the lease, at most the longest one; an error if it is too short.
 pub(crate) fn checked_lease(lease: Duration) -> Result<Duration> {
-    match lease < SHORTEST_LEASE {
-        true => Err(Error::configuration("a lease must be at least 10 ms long")),
-        false => Ok(lease.min(LONGEST_LEASE)),
+    if lease < SHORTEST_LEASE {
+        Err(Error::configuration("a lease must be at least 10 ms long"))
+    } else {
+        Ok(lease.min(LONGEST_LEASE))
     }
 }

@@ -235,10 +235,7 @@ impl<'a> LockQuestion<'a> {
     /// Returns the step of an attempt, which uses that connection if there is one.
     fn ask_on(&mut self, connection: Option<ConnectionId>) -> Step<HoldHandle> {
         self.upcoming.connection = connection;
-        match self.schedule.has_attempted() {
-            true => Step::Ask,
-            false => Step::AskAtLeastOnce,
-        }
+        if self.schedule.has_attempted() { Step::Ask } else { Step::AskAtLeastOnce }
     }
 
     /// Returns whether permits may be free that the call has not asked for.

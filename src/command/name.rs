@@ -223,9 +223,10 @@ impl Name {
 
     /// Returns the key with a hash tag: the part that all keys and channels of the lock share.
     pub(crate) fn tagged(&self) -> Cow<'_, str> {
-        match self.key.contains('{') {
-            true => Cow::Borrowed(&self.key),
-            false => Cow::Owned(format!("{{{}}}", self.key)),
+        if self.key.contains('{') {
+            Cow::Borrowed(&self.key)
+        } else {
+            Cow::Owned(format!("{{{}}}", self.key))
         }
     }
 
@@ -245,9 +246,10 @@ pub(crate) fn invalid(message: &'static str) -> Error {
 }
 
 fn check_length(length: usize) -> Result<()> {
-    match length <= MAX_KEY {
-        true => Ok(()),
-        false => Err(invalid("the lock name is longer than 512 MiB, the limit of Redis")),
+    if length <= MAX_KEY {
+        Ok(())
+    } else {
+        Err(invalid("the lock name is longer than 512 MiB, the limit of Redis"))
     }
 }
 
@@ -258,20 +260,18 @@ fn check_braces(key: &str) -> Result<()> {
         None => true,
         Some(open) => key[open..].find('}').is_some_and(|close| close > 1),
     };
-    match is_valid {
-        true => Ok(()),
-        false => Err(invalid(
+    if is_valid {
+        Ok(())
+    } else {
+        Err(invalid(
             "the braces in a lock name must enclose a hash tag, as in \"a{b}c\": otherwise its \
              keys would be in different slots of a cluster",
-        )),
+        ))
     }
 }
 
 fn prefixed(prefix: &str, key: &str) -> String {
-    match key.contains('{') {
-        true => format!("{prefix}:{key}"),
-        false => format!("{prefix}:{{{key}}}"),
-    }
+    if key.contains('{') { format!("{prefix}:{key}") } else { format!("{prefix}:{{{key}}}") }
 }
 
 #[cfg(test)]

@@ -83,9 +83,10 @@ pub(crate) fn read(id: &[u8]) -> Option<PermitId> {
     let number = u64::from_be_bytes(number);
     let client = owner::client_of_tag(tag.try_into().ok()?);
     let is_ours = client.as_bytes().starts_with(tag) && number & UPPER_BITS == 0;
-    is_ours.then_some(match is_kept {
-        true => PermitId::Kept(client, number),
-        false => PermitId::Held(client, number),
+    is_ours.then_some(if is_kept {
+        PermitId::Kept(client, number)
+    } else {
+        PermitId::Held(client, number)
     })
 }
 

@@ -90,10 +90,7 @@ impl Leadership {
     ///   its stop token is cancelled.
     pub fn check(&self) -> Result<()> {
         self.handle.check()?;
-        match self.is_stopped() {
-            true => Err(self.stopped()),
-            false => Ok(()),
-        }
+        if self.is_stopped() { Err(self.stopped()) } else { Ok(()) }
     }
 
     fn is_stopped(&self) -> bool {

@@ -208,10 +208,7 @@ impl Engine {
 
     /// Returns an error once the client is closed.
     pub(crate) fn check_open(&self) -> Result<()> {
-        match self.closing.is_cancelled() {
-            true => Err(Error::closed()),
-            false => Ok(()),
-        }
+        if self.closing.is_cancelled() { Err(Error::closed()) } else { Ok(()) }
     }
 
     /// Blocks until commands can be sent.

@@ -68,9 +68,10 @@ impl EventQueue {
 
     /// Queues the event that `report` builds, or counts it as dropped if the queue is full.
     pub(super) fn report(&self, report: impl FnOnce() -> Report) {
-        match self.jobs.len() < CAPACITY {
-            true => self.queue(EventsJob::Report(report())),
-            false => self.count_dropped(),
+        if self.jobs.len() < CAPACITY {
+            self.queue(EventsJob::Report(report()))
+        } else {
+            self.count_dropped()
         }
     }
 
@@ -79,9 +80,10 @@ impl EventQueue {
         // A forked child has no events thread, and the fork may have interrupted a step on the
         // queue by a thread of the parent. A job of a child is leaked: its drop would run code of
         // the program.
-        let unsent = match self.process == process_id() {
-            true => self.jobs.send(job).err().map(|unsent| unsent.0),
-            false => Some(job),
+        let unsent = if self.process == process_id() {
+            self.jobs.send(job).err().map(|unsent| unsent.0)
+        } else {
+            Some(job)
         };
         std::mem::forget(unsent);
     }

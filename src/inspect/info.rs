@@ -82,9 +82,10 @@ impl LockInfo {
             kind: state.kind().name(),
             holders: state.holders(Side::Both),
             remaining: state.remaining,
-            waiting: match queue.is_empty() {
-                true => WaitingInfo::of_processes(subscribers),
-                false => WaitingInfo::of_queue(queue),
+            waiting: if queue.is_empty() {
+                WaitingInfo::of_processes(subscribers)
+            } else {
+                WaitingInfo::of_queue(queue)
             },
             token: state.token(),
         }

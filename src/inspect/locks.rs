@@ -161,9 +161,8 @@ impl Locks {
             let state = self.known(state)?.flatten();
             locks.extend(state.filter(LockState::is_lock).map(|state| (name, state)));
         }
-        let channels = locks.iter().map(|(name, state)| match state.is_read_write() {
-            true => name.rw_channel(),
-            false => name.channel(),
+        let channels = locks.iter().map(|(name, state)| {
+            if state.is_read_write() { name.rw_channel() } else { name.channel() }
         });
         let counts = inspector.subscribers(&channels.collect::<Vec<_>>());
         let mut found = Vec::new();

@@ -163,9 +163,10 @@ impl<'a> Inspector<'a> {
     /// Returns the servers to ask about something that is not bound to a key.
     pub(super) fn targets(&self) -> Vec<Target> {
         let router = &self.engine.router;
-        match router.is_cluster() {
-            true => router.servers().into_iter().map(|(_, it)| Target::Prefer(it)).collect(),
-            false => vec![Target::Any],
+        if router.is_cluster() {
+            router.servers().into_iter().map(|(_, it)| Target::Prefer(it)).collect()
+        } else {
+            vec![Target::Any]
         }
     }
 

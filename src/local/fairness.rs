@@ -79,10 +79,7 @@ impl YieldsTo {
     ///
     /// A call that may end before a yield does counts as one that does not wait.
     pub(crate) fn of(patience: Patience, now: Moment) -> YieldsTo {
-        match patience.end() < now + LONGEST_YIELD {
-            true => YieldsTo::Listeners,
-            false => YieldsTo::Anybody,
-        }
+        if patience.end() < now + LONGEST_YIELD { YieldsTo::Listeners } else { YieldsTo::Anybody }
     }
 }
 

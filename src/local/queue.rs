@@ -39,10 +39,7 @@ impl<W> WaitQueue<W> {
     /// Removes a caller from any place; `None` if it left before. If the head leaves, the next
     /// caller becomes the [`head`](WaitQueue::head), and has to be woken.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<W> {
-        match self.is_head(ticket) {
-            true => self.pop(),
-            false => self.behind.remove(&ticket),
-        }
+        if self.is_head(ticket) { self.pop() } else { self.behind.remove(&ticket) }
     }
 
     /// Removes and returns the head of the queue.

@@ -376,9 +376,10 @@ impl RedLock {
         let blocked =
             self.members.iter().filter(|member| member.lock.blocks_own_thread(owned)).count();
         let held_here = self.local.count() > 0;
-        match !held_here && blocked > self.members.len() - self.quorum() {
-            true => Err(local::deadlock()),
-            false => Ok(()),
+        if !held_here && blocked > self.members.len() - self.quorum() {
+            Err(local::deadlock())
+        } else {
+            Ok(())
         }
     }
 

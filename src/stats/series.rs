@@ -53,9 +53,10 @@ impl Series<'_> {
         self.recorder.released(held, was_valid);
         self.exported.count(CounterMetric::Released);
         self.exported.record(HistogramMetric::Hold, held);
-        match was_valid {
-            true => self.exported.lower(GaugeMetric::Held),
-            false => self.exported.count(CounterMetric::ReleasedAfterExpiry),
+        if was_valid {
+            self.exported.lower(GaugeMetric::Held)
+        } else {
+            self.exported.count(CounterMetric::ReleasedAfterExpiry)
         }
     }
 

@@ -223,10 +223,7 @@ impl CountDownLatch {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn wait(&self) -> Result<()> {
-        match self.wait_with(Patience::Forever)? {
-            true => Ok(()),
-            false => Err(endless_wait_ended()),
-        }
+        if self.wait_with(Patience::Forever)? { Ok(()) } else { Err(endless_wait_ended()) }
     }
 
     /// Blocks until the latch opens; returns `false` after `timeout`.
@@ -287,9 +284,10 @@ impl fmt::Debug for CountDownLatch {
 /// Refuses a name with braces in a cluster. Redisson puts braces around such a name too, so the
 /// channel is in another slot than the key.
 fn check_slot(context: &LockContext) -> Result<()> {
-    match context.engine.is_cluster() && context.local.name().key().contains('{') {
-        true => Err(name::invalid("the name of a latch in a cluster must not have braces")),
-        false => Ok(()),
+    if context.engine.is_cluster() && context.local.name().key().contains('{') {
+        Err(name::invalid("the name of a latch in a cluster must not have braces"))
+    } else {
+        Ok(())
     }
 }
 

@@ -17,9 +17,10 @@ const MOST_PERMITS: u32 = 1000;
 /// Returns an error if one call cannot take that many permits.
 fn check_permits(permits: u32) -> Result<()> {
     check_positive(permits.into())?;
-    match permits > MOST_PERMITS {
-        true => Err(Error::configuration(format!("one call takes at most {MOST_PERMITS} permits"))),
-        false => Ok(()),
+    if permits > MOST_PERMITS {
+        Err(Error::configuration(format!("one call takes at most {MOST_PERMITS} permits")))
+    } else {
+        Ok(())
     }
 }
 

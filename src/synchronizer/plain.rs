@@ -225,10 +225,7 @@ impl PlainSemaphore {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn acquire(&self, permits: u32) -> Result<()> {
-        match self.take(permits, Patience::Forever)? {
-            true => Ok(()),
-            false => Err(endless_wait_ended()),
-        }
+        if self.take(permits, Patience::Forever)? { Ok(()) } else { Err(endless_wait_ended()) }
     }
 
     /// Takes that many permits if they are free; returns `false` if they are not.

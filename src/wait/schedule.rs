@@ -248,10 +248,7 @@ impl RetrySchedule {
     /// Counts a reply from a former server. Returns an error at [`MAX_OUTDATED_REPLIES`].
     pub(crate) fn outdated(&mut self) -> Result<()> {
         self.failures.outdated += 1;
-        match self.failures.outdated < MAX_OUTDATED_REPLIES {
-            true => Ok(()),
-            false => Err(Error::outdated()),
-        }
+        if self.failures.outdated < MAX_OUTDATED_REPLIES { Ok(()) } else { Err(Error::outdated()) }
     }
 
     /// Ends all pauses, and makes an attempt due if `poll`. The clock stands still in models.

@@ -161,9 +161,10 @@ fn the_hold_of_an_ended_thread_is_not_renewed_and_others_get_the_lock() -> Resul
         let lock = client.lock("a");
         on_other_thread(move || {
             let guard = lock.lock()?;
-            match forgotten {
-                true => mem::forget(guard),
-                false => guard.detach(),
+            if forgotten {
+                mem::forget(guard)
+            } else {
+                guard.detach()
             }
             Result::Ok(())
         })?;

@@ -388,9 +388,12 @@ fn the_log_reports_the_end_of_a_thread_with_a_lock_and_the_loss_of_the_lock() ->
     let (client, _tidings) = client(&server, BRISK);
     for (name, owned) in [("detached by a thread", false), ("detached and owned", true)] {
         let lock = client.lock(name);
-        let detaches = move || match owned {
-            true => lock.lock_owned().map(|guard| guard.detach()),
-            false => lock.lock().map(|guard| guard.detach()),
+        let detaches = move || {
+            if owned {
+                lock.lock_owned().map(|guard| guard.detach())
+            } else {
+                lock.lock().map(|guard| guard.detach())
+            }
         };
         thread::spawn(detaches).join().expect("no panic")?;
     }

@@ -259,10 +259,7 @@ pub(crate) fn files_in(folder: &str) -> Vec<String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path(folder)).expect("a folder") {
         let name = format!("{folder}/{}", entry.expect("an entry").file_name().to_string_lossy());
-        match path(&name).is_dir() {
-            true => files.extend(files_in(&name)),
-            false => files.push(name),
-        }
+        if path(&name).is_dir() { files.extend(files_in(&name)) } else { files.push(name) }
     }
     files
 }

@@ -294,9 +294,10 @@ fn an_owned_guard_can_be_used_and_dropped_by_another_thread() -> Result<()> {
         let elsewhere = thread::spawn(move || {
             guard.check()?;
             guard.extend(LONG)?;
-            match unlock {
-                true => guard.unlock()?,
-                false => drop(guard),
+            if unlock {
+                guard.unlock()?
+            } else {
+                drop(guard)
             }
             Result::Ok(())
         });

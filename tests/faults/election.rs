@@ -207,9 +207,10 @@ fn a_cancellation_and_a_close_end_the_wait_for_an_announcement() {
             let election = candidate(&client, "x").with_cancel(&stop);
             let waiter = scope.spawn(move || election.campaign().map(drop));
             something_is_held(&proxy);
-            match closes {
-                true => scope.spawn(|| client.close()).join().expect("no panic"),
-                false => stop.cancel(),
+            if closes {
+                scope.spawn(|| client.close()).join().expect("no panic")
+            } else {
+                stop.cancel()
             }
             let error = in_time("the call returns", waiter).expect_err("it was ended");
             assert!(error.is_cancelled() != closes && error.is_closed() == closes, "{error}");

@@ -149,9 +149,12 @@ pub(crate) fn start_in_time<T: Send + 'static>(
     let started = Instant::now();
     let thread = thread::spawn(work);
     let remaining = move || (RESPONSE_TIMEOUT * 30).saturating_sub(started.elapsed());
-    move || match holds_within(remaining(), || thread.is_finished()) {
-        true => thread.join().map_err(|_| "panicked".to_owned()),
-        false => Err(format!("hangs for more than {:?}", RESPONSE_TIMEOUT * 30)),
+    move || {
+        if holds_within(remaining(), || thread.is_finished()) {
+            thread.join().map_err(|_| "panicked".to_owned())
+        } else {
+            Err(format!("hangs for more than {:?}", RESPONSE_TIMEOUT * 30))
+        }
     }
 }
 

@@ -153,9 +153,10 @@ fn a_refused_first_request_fails_every_verb() {
         let guard = lock.lock().unwrap_or_else(|error| panic!("{refusal}: {error}"));
         fake.reply_always(RELEASE, &line).reply_always(RENEW, &line);
         refused(guard.extend(Duration::from_secs(60)));
-        match refusal.starts_with("WRONGTYPE") {
-            true => assert!(guard.unlock().is_err_and(|error| error.is_lost()), "overwritten"),
-            false => refused(guard.unlock()),
+        if refusal.starts_with("WRONGTYPE") {
+            assert!(guard.unlock().is_err_and(|error| error.is_lost()), "overwritten")
+        } else {
+            refused(guard.unlock())
         }
     }
 }

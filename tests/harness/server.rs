@@ -206,9 +206,10 @@ impl Server {
 
     fn own_settings(&self) -> String {
         let folder = self.folder.path().display();
-        let port = match self.config.is_encrypted {
-            true => format!("port 0\ntls-port {}", self.port),
-            false => format!("port {}", self.port),
+        let port = if self.config.is_encrypted {
+            format!("port 0\ntls-port {}", self.port)
+        } else {
+            format!("port {}", self.port)
         };
         format!(
             "dir \"{folder}\"\n\

@@ -118,9 +118,10 @@ fn exclude_and_wake<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
         let calls = both.calls();
         let waiting = java.order("t", &order("lock"));
         both.await_java("t", kind, calls);
-        match explicit {
-            true => guard.unlock().expect("held"),
-            false => drop(guard),
+        if explicit {
+            guard.unlock().expect("held")
+        } else {
+            drop(guard)
         }
         assert_eq!(waiting.answer(), Ok("locked".to_owned()));
         java.does("t", &order("unlock"));

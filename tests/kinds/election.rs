@@ -557,12 +557,11 @@ fn a_lost_term_calls_its_closures_and_a_resignation_does_not() {
         let term = campaign(&client.election("a"));
         let sender = sender.clone();
         term.on_lost(move || sender.send(()).expect("the test receives it"));
-        match loses {
-            true => {
-                server.ask::<u32>(&["DEL", "a"]);
-                lost.recv_timeout(BOUND).expect("the closure is called");
-            }
-            false => term.resign().expect("the term is valid"),
+        if loses {
+            server.ask::<u32>(&["DEL", "a"]);
+            lost.recv_timeout(BOUND).expect("the closure is called");
+        } else {
+            term.resign().expect("the term is valid")
         }
         assert!(lost.is_empty());
     }

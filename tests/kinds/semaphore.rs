@@ -155,9 +155,10 @@ fn a_release_by_another_process_wakes_a_waiter() {
             let waiter = scope.spawn(|| jobs.acquire());
             wait_for_waiters(&server, &client, 1);
             assert_eq!(others.waiting().expect("the server answers").processes(), 1);
-            match dropped {
-                true => drop(taken),
-                false => taken.release().expect("they are held"),
+            if dropped {
+                drop(taken)
+            } else {
+                taken.release().expect("they are held")
             }
             let permit = in_time("the waiter returns", waiter).expect("it is free");
             permit.release().expect("it is held");

@@ -316,9 +316,10 @@ impl Model {
             self.publish(free);
         }
         let others = self.others();
-        match is_refused {
-            true => Outcome::Refused { left: self.left(), others },
-            false => Outcome::Acquired { others },
+        if is_refused {
+            Outcome::Refused { left: self.left(), others }
+        } else {
+            Outcome::Acquired { others }
         }
     }
 

@@ -1203,9 +1203,8 @@ fn is_best(before: &Look, after: &Look, step: Step, caller: Option<usize>) -> bo
     let own = own_field(step);
     let is_own = |waiter: &String| own.as_ref() == Some(waiter);
     let is_release = matches!(step, Step::Release(..));
-    let mut live = before.queue.iter().filter(|waiter| match is_own(waiter) {
-        true => !is_release,
-        false => is_live(before, caller_of(step, caller), waiter),
+    let mut live = before.queue.iter().filter(|waiter| {
+        if is_own(waiter) { !is_release } else { is_live(before, caller_of(step, caller), waiter) }
     });
     let expected = live.next().or(own.as_ref().filter(|_| !is_release));
     let comes_first = matches!(step, Step::Wait(_, _, true)) && after.holder == own;

@@ -172,9 +172,10 @@ fn a_late_release_does_not_change_the_hash_of_the_next_holder() -> Result<()> {
         server.ask::<()>(&["DEL", "a"]);
         lock_as_redisson(&server, "a", 2);
         let before = hash(&server, "a");
-        match unlock {
-            true => assert!(guard.unlock().is_err_and(|e| e.is_lost())),
-            false => drop(guard),
+        if unlock {
+            assert!(guard.unlock().is_err_and(|e| e.is_lost()))
+        } else {
+            drop(guard)
         }
         drop(client); // waits for background requests
         assert_eq!(hash(&server, "a"), before);
@@ -232,9 +233,10 @@ fn clones_share_the_id_of_their_client_and_other_clients_do_not() -> Result<()> 
 
 /// Returns a key with this suffix, or a channel with this prefix, of a name.
 fn derived(prefix: &str, name: &str, suffix: &str) -> String {
-    match name.contains('{') {
-        true => format!("{prefix}{name}{suffix}"),
-        false => format!("{prefix}{{{name}}}{suffix}"),
+    if name.contains('{') {
+        format!("{prefix}{name}{suffix}")
+    } else {
+        format!("{prefix}{{{name}}}{suffix}")
     }
 }
 

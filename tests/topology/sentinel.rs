@@ -472,13 +472,17 @@ fn a_grant_of_the_old_master_is_not_accepted_after_the_fail_over() {
     for together in [false, true] {
         let late = LateReply::start(MINUTE / 2);
         let locks = ["a", "b"].map(|name| late.client.lock(name));
-        let digest = match together {
-            true => late.servers.master().ask(&["SCRIPT", "LOAD", MULTI_ACQUIRE]),
-            false => late.digests.acquire.clone(),
+        let digest = if together {
+            late.servers.master().ask(&["SCRIPT", "LOAD", MULTI_ACQUIRE])
+        } else {
+            late.digests.acquire.clone()
         };
-        let ask = || match together {
-            true => MultiLock::new(locks.clone()).try_lock_owned().map(|guard| guard.is_some()),
-            false => locks[0].try_lock_owned().map(|guard| guard.is_some()),
+        let ask = || {
+            if together {
+                MultiLock::new(locks.clone()).try_lock_owned().map(|guard| guard.is_some())
+            } else {
+                locks[0].try_lock_owned().map(|guard| guard.is_some())
+            }
         };
         let change = |new: &Server| {
             late.await_renewal(new);

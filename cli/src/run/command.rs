@@ -166,10 +166,7 @@ fn end_with(parent: Pid) -> io::Result<()> {
         );
     }
     // The parent may have died before.
-    match getppid() == Some(parent) {
-        true => Ok(()),
-        false => Err(rustix::io::Errno::SRCH.into()),
-    }
+    if getppid() == Some(parent) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
 }
 
 /// Other systems have no such signal: the command continues without a lock.

@@ -34,9 +34,10 @@ pub(super) fn settings(builder: Builder, args: &RunArgs) -> Builder {
         Some(lease) => builder.watchdog_timeout(lease),
         None => builder,
     };
-    match args.fair || args.queue || args.permits.is_some() {
-        true => builder,
-        false => builder.poll_interval(POLL_INTERVAL),
+    if args.fair || args.queue || args.permits.is_some() {
+        builder
+    } else {
+        builder.poll_interval(POLL_INTERVAL)
     }
 }
 

@@ -107,9 +107,10 @@ impl Looker {
     fn run(mut self, wishes: &Receiver<Wish>, tell: impl Fn(Report)) {
         loop {
             let (task, due) = self.schedule.next(self.wish.followed.is_some());
-            let wish = match self.wish.is_paused {
-                true => wishes.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => wishes.recv_timeout(due.saturating_duration_since(Instant::now())),
+            let wish = if self.wish.is_paused {
+                wishes.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                wishes.recv_timeout(due.saturating_duration_since(Instant::now()))
             };
             match wish {
                 Ok(wish) => self.take(wish),

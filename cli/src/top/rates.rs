@@ -73,9 +73,10 @@ impl Handoffs {
         let all_counted = counted.clone().all(|rate| rate.is_some());
         let sum: f64 = counted.flatten().sum();
         let seen = self.seen.per_second()?;
-        match self.uncounted.is_empty() && !self.clients.is_empty() && all_counted {
-            true => Some(Rate::Counted(sum)),
-            false => Some(Rate::AtLeast(sum.max(seen))),
+        if self.uncounted.is_empty() && !self.clients.is_empty() && all_counted {
+            Some(Rate::Counted(sum))
+        } else {
+            Some(Rate::AtLeast(sum.max(seen)))
         }
     }
 

@@ -27,9 +27,10 @@ impl Screen {
 
     /// Fails without a terminal.
     pub(crate) fn check() -> Result<()> {
-        match io::stdin().is_terminal() && stdout().is_terminal() {
-            true => Ok(()),
-            false => Err(Failure::usage("top needs a terminal; leasehold ls prints a list")),
+        if io::stdin().is_terminal() && stdout().is_terminal() {
+            Ok(())
+        } else {
+            Err(Failure::usage("top needs a terminal; leasehold ls prints a list"))
         }
     }
 

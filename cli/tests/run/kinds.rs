@@ -93,9 +93,10 @@ fn the_command_knows_its_lock_and_the_token_of_a_queue_lock() {
         let end = Running::start(command).finish();
         let (lock, token) = end.output[0].rsplit_once(' ').expect("two words");
         assert_eq!(lock, name);
-        match options == ["--queue"] {
-            true => tokens.push(token.parse::<u64>().expect("a number")),
-            false => assert_eq!(token, "none"),
+        if options == ["--queue"] {
+            tokens.push(token.parse::<u64>().expect("a number"))
+        } else {
+            assert_eq!(token, "none")
         }
     }
     assert!(tokens[0] < tokens[1], "{tokens:?}");

@@ -13,9 +13,12 @@ fn waiting(server: &Server, client: &Client, options: &[&str]) -> Running {
     let running = Running::start(run(server, &[options, &["x", "--", "echo", "got it"]].concat()));
     let lock = client.lock("x");
     let fair = client.fair_lock("x");
-    let count = || match options.contains(&"--fair") {
-        true => fair.waiting().expect("the server answers").queue().len() as u64,
-        false => lock.waiting().expect("the server answers").processes(),
+    let count = || {
+        if options.contains(&"--fair") {
+            fair.waiting().expect("the server answers").queue().len() as u64
+        } else {
+            lock.waiting().expect("the server answers").processes()
+        }
     };
     eventually("the program waits", || count() == 1);
     running

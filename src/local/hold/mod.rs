@@ -360,9 +360,10 @@ impl Hold {
     /// The server may still have some of several permits.
     pub(crate) fn lose(&self) -> bool {
         let mut state = self.state.lock();
-        match self.owner.member_count() > 1 {
-            true => state.server.may_still_be_held = true,
-            false => state.server.set_gone(),
+        if self.owner.member_count() > 1 {
+            state.server.may_still_be_held = true
+        } else {
+            state.server.set_gone()
         }
         let newly_lost = state.phase == Phase::Held;
         if newly_lost {

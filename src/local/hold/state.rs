@@ -121,10 +121,7 @@ impl HoldState {
 
     /// Returns the reason of a loss at the deadline.
     pub(super) fn expiry_reason(&self) -> LostReason {
-        match self.is_overdue(Moment::END) {
-            true => LostReason::HeldTooLong,
-            false => LostReason::Expired,
-        }
+        if self.is_overdue(Moment::END) { LostReason::HeldTooLong } else { LostReason::Expired }
     }
 
     /// Returns the task of the watchdog for a valid hold.

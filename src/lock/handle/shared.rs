@@ -167,12 +167,11 @@ impl SharedHandle {
 
     /// Fails if the limit for renewals is too short.
     pub(crate) fn check_max_hold(&self) -> Result<()> {
-        match self.terms.max_hold().is_some_and(|max_hold| max_hold < SHORTEST_LEASE) {
-            true => {
-                let text = "the longest hold must be at least 10 ms long";
-                Err(self.named(Error::configuration(text)))
-            }
-            false => Ok(()),
+        if self.terms.max_hold().is_some_and(|max_hold| max_hold < SHORTEST_LEASE) {
+            let text = "the longest hold must be at least 10 ms long";
+            Err(self.named(Error::configuration(text)))
+        } else {
+            Ok(())
         }
     }
 

@@ -228,12 +228,13 @@ impl<'a> RedAcquire<'a> {
             let (asking, holder) = (Arc::clone(&ballot), self.holder.clone());
             let (lease, return_by, cancel) =
                 (lock.lease, self.patience.deadline(), lock.cancel.clone());
-            ballot.ask(&engine.executor, move || match asking.is_wanted() {
-                true => {
+            ballot.ask(&engine.executor, move || {
+                if asking.is_wanted() {
                     let ends = (return_by, cancel.as_ref());
                     acquire_member(&member, &holder, lease, ends, is_repeated)
+                } else {
+                    Ok(None)
                 }
-                false => Ok(None),
             });
         }
         ballot
@@ -241,11 +242,10 @@ impl<'a> RedAcquire<'a> {
 
     fn granted_too_late(&mut self) -> Result<Option<Arc<QuorumHold>>> {
         self.retries.late_grants += 1;
-        match self.retries.late_grants == MAX_LATE_GRANTS {
-            true => {
-                Err(Error::lost(LostReason::Expired, "a majority of the grants arrived too late"))
-            }
-            false => Ok(None),
+        if self.retries.late_grants == MAX_LATE_GRANTS {
+            Err(Error::lost(LostReason::Expired, "a majority of the grants arrived too late"))
+        } else {
+            Ok(None)
         }
     }
 }

@@ -170,9 +170,10 @@ impl RedLocalState {
             }
         }
         let free = self.queue.is_empty() && self.valid_hold().is_none();
-        match free || waits {
-            true => Ok(RedEntryOutcome::Queued(self.queue.enter(Arc::clone(parker)))),
-            false => Ok(RedEntryOutcome::Busy),
+        if free || waits {
+            Ok(RedEntryOutcome::Queued(self.queue.enter(Arc::clone(parker))))
+        } else {
+            Ok(RedEntryOutcome::Busy)
         }
     }
 

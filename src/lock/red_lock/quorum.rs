@@ -91,9 +91,10 @@ impl QuorumHold {
 
     /// Fails once the majority is lost.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.is_valid() {
-            true => Ok(()),
-            false => Err(Error::lost(self.lost_reason(), "the majority was lost")),
+        if self.is_valid() {
+            Ok(())
+        } else {
+            Err(Error::lost(self.lost_reason(), "the majority was lost"))
         }
     }
 

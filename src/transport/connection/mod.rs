@@ -126,9 +126,10 @@ impl Connection {
         name: &str,
     ) -> Result<Connection> {
         let conn = Connection::open(address, timeouts, name)?;
-        match conn.role.is_sentinel {
-            true => Err(sentinel().with_server(Arc::clone(address.shown()))),
-            false => Ok(conn),
+        if conn.role.is_sentinel {
+            Err(sentinel().with_server(Arc::clone(address.shown())))
+        } else {
+            Ok(conn)
         }
     }
 
@@ -277,9 +278,10 @@ impl ReadLimit<'_> {
     /// Returns whether the reader leaves now. A late reply is a fault.
     fn is_over(&self) -> std::result::Result<bool, Fault> {
         let now = clock::now();
-        match self.due <= now {
-            true => Err(Fault::late()),
-            false => Ok(self.leave <= now || self.has_to_leave()),
+        if self.due <= now {
+            Err(Fault::late())
+        } else {
+            Ok(self.leave <= now || self.has_to_leave())
         }
     }
 }
@@ -312,15 +314,16 @@ fn sentinel() -> Error {
 fn hello_refused(refusal: &Refusal, address: &Address) -> Error {
     // The server's message is left out: a message about an unknown command may repeat the
     // arguments, which include the password.
-    match refusal.is("NOPROTO") || refusal.detail.contains("unknown command") {
-        true => Error::new(
+    if refusal.is("NOPROTO") || refusal.detail.contains("unknown command") {
+        Error::new(
             ErrorKind::Server,
             "the server does not speak RESP3; Redis 6.2 or newer is needed",
-        ),
-        false => match address.login_advice(&refusal.code) {
+        )
+    } else {
+        match address.login_advice(&refusal.code) {
             Some(advice) => Error::refused_with(refusal, advice),
             None => Error::refused(refusal),
-        },
+        }
     }
 }
 

@@ -257,9 +257,10 @@ impl State {
 
     fn call(&mut self, digest: &[u8], lock: &[u8], args: &[&[u8]]) -> Reply {
         let name = known(|script| script.digest().as_bytes() == digest).name;
-        match self.loaded.contains(digest) {
-            true => self.run_script(name, lock, args),
-            false => refused("NOSCRIPT"),
+        if self.loaded.contains(digest) {
+            self.run_script(name, lock, args)
+        } else {
+            refused("NOSCRIPT")
         }
     }
 
@@ -269,14 +270,20 @@ impl State {
         }
         match (name, args) {
             ("plain_acquire", [_, owner, wake @ ..]) => self.acquire(lock, owner, wake),
-            ("plain_release", [owner, channel, message]) => match self.is_owner(lock, owner) {
-                true => self.free(lock, channel, message),
-                false => Reply::Int(-1),
-            },
-            ("plain_force_unlock", [channel, message]) => match self.locks.contains_key(lock) {
-                true => self.free(lock, channel, message),
-                false => Reply::Int(-1),
-            },
+            ("plain_release", [owner, channel, message]) => {
+                if self.is_owner(lock, owner) {
+                    self.free(lock, channel, message)
+                } else {
+                    Reply::Int(-1)
+                }
+            }
+            ("plain_force_unlock", [channel, message]) => {
+                if self.locks.contains_key(lock) {
+                    self.free(lock, channel, message)
+                } else {
+                    Reply::Int(-1)
+                }
+            }
             _ => panic!("the server does not know {name} with {} arguments", args.len()),
         }
     }

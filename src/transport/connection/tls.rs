@@ -33,9 +33,10 @@ pub(crate) struct Trust<'a> {
 impl<'a> Trust<'a> {
     /// Creates the trust of one client. Certificates without the feature `tls` are an error.
     pub(crate) fn new(certificates: &'a Certificates) -> Result<Trust<'a>> {
-        match cfg!(feature = "tls") || certificates.is_empty() {
-            true => Ok(Trust { certificates, settings: OnceCell::new() }),
-            false => Err(no_tls()),
+        if cfg!(feature = "tls") || certificates.is_empty() {
+            Ok(Trust { certificates, settings: OnceCell::new() })
+        } else {
+            Err(no_tls())
         }
     }
 

@@ -333,12 +333,11 @@ impl<'a> Subscriber<'a> {
             subscription.requested_at < overdue_before
                 && subscription.channel.subscription() == SubscriptionState::Requested
         };
-        match self.subscriptions.values().any(unconfirmed) {
-            true => {
-                let message = "the server did not confirm a subscription in time";
-                Err(Error::new(ErrorKind::Connection, message))
-            }
-            false => Ok(()),
+        if self.subscriptions.values().any(unconfirmed) {
+            let message = "the server did not confirm a subscription in time";
+            Err(Error::new(ErrorKind::Connection, message))
+        } else {
+            Ok(())
         }
     }
 

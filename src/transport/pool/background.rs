@@ -211,9 +211,10 @@ impl ConnectionObserver for Background {
     ) {
         let redirects = request.count_redirection();
         let follows = redirects <= MAX_REDIRECTS && redirect != Redirect::RetryLater;
-        let back = match follows {
-            true => self.reroute(connection, request, Some(&redirect)),
-            false => Some(request),
+        let back = if follows {
+            self.reroute(connection, request, Some(&redirect))
+        } else {
+            Some(request)
         };
         if let Some(request) = back {
             self.request_refresh();

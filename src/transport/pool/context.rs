@@ -73,11 +73,12 @@ impl PoolContext {
 /// A forked child shares the sockets of its parent, where the bytes of both would mix. The child
 /// has none of the parent's threads, and would use the parent's hold numbers again.
 pub(crate) fn check_process(process: u32) -> Result<()> {
-    match process_id() == process {
-        true => Ok(()),
-        false => Err(Error::configuration(
+    if process_id() == process {
+        Ok(())
+    } else {
+        Err(Error::configuration(
             "the client was made before a fork and cannot be used in the child",
-        )),
+        ))
     }
 }
 

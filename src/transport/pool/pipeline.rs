@@ -269,10 +269,7 @@ impl Pipeline {
         let held_back = self.in_flight.hold_back();
         self.in_flight.pack(&mut self.buffer);
         self.in_flight.unanswered.extend(held_back);
-        match self.buffer.is_empty() {
-            true => Ok(()),
-            false => connection.write(&self.buffer),
-        }
+        if self.buffer.is_empty() { Ok(()) } else { connection.write(&self.buffer) }
     }
 
     /// Connects, unless there is a valid connection.
@@ -344,9 +341,10 @@ impl Pipeline {
     }
 
     fn stay_connected(&mut self) -> Result<()> {
-        match self.connection.is_some() || !self.context.is_connected_explicitly() {
-            true => self.connect(),
-            false => Err(Error::new(ErrorKind::Connection, "there is no connection")),
+        if self.connection.is_some() || !self.context.is_connected_explicitly() {
+            self.connect()
+        } else {
+            Err(Error::new(ErrorKind::Connection, "there is no connection"))
         }
     }
 

@@ -155,10 +155,7 @@ impl Router {
     ///
     /// Always 0 for a single server that is not known to have slots.
     pub(crate) fn slot_of(&self, key: &str) -> u16 {
-        match self.has_slots.load(Ordering::Relaxed) {
-            true => slot(key.as_bytes()),
-            false => 0,
-        }
+        if self.has_slots.load(Ordering::Relaxed) { slot(key.as_bytes()) } else { 0 }
     }
 
     /// Returns the number of the server that serves a key, or `u32::MAX` if it is unknown.

@@ -59,10 +59,7 @@ impl Route {
             Route::To(address) => (open(address)?, 0),
             Route::Master(sentinels) => sentinels.with_master(timeouts, |address| {
                 let (conn, server) = open(address)?;
-                match conn.is_replica() {
-                    true => Err(not_master(address)),
-                    false => Ok((conn, server)),
-                }
+                if conn.is_replica() { Err(not_master(address)) } else { Ok((conn, server)) }
             })?,
             Route::Node(cluster) => (cluster.with_any_node(open)?, 0),
         };

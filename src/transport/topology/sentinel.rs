@@ -158,10 +158,7 @@ impl Sentinels {
                 Ok(None) => {}
                 Err(error) => {
                     self.put_last(sentinel);
-                    match error.is_unanswered() {
-                        true => silent.push(sentinel),
-                        false => search.record(error),
-                    }
+                    if error.is_unanswered() { silent.push(sentinel) } else { search.record(error) }
                 }
             }
         }

@@ -53,9 +53,10 @@ pub(super) fn check(
 
 /// Returns whether servers may have lost the permits of a hold, or the count that has them.
 fn may_be_lost(history: &History, (attempt, _): &Held<'_>, begun: Nanos) -> bool {
-    match attempt.request.is_counted() {
-        true => history.may_have_lost_data(&attempt.request.lock, 0, begun),
-        false => history.may_have_lost(attempt, begun),
+    if attempt.request.is_counted() {
+        history.may_have_lost_data(&attempt.request.lock, 0, begun)
+    } else {
+        history.may_have_lost(attempt, begun)
     }
 }
 

@@ -372,9 +372,10 @@ impl<'a> Thread<'a> {
         let has_minimum = !shared && kind.has_leases() && kind != Kind::Red;
         let min_hold = self.limit().filter(|_| has_minimum);
         // An overdue hold may be kept until its renewed lease ends.
-        let fixed = match to_the_end {
-            true => max_hold.is_none() || self.rng.bool(),
-            false => self.happens(15) && kind.has_leases(),
+        let fixed = if to_the_end {
+            max_hold.is_none() || self.rng.bool()
+        } else {
+            self.happens(15) && kind.has_leases()
         };
         let is_large = kind.is_semaphore() && self.rng.u8(0..100) < self.arguments.work.large;
         let is_queued = matches!(kind, Kind::Queued | Kind::Election);

@@ -17,10 +17,8 @@ impl Thread<'_> {
         if kind == Kind::Semaphore {
             return self.set_capacity(lock);
         }
-        let verbs = match self.rng.bool() {
-            true => [Verb::Add, Verb::Remove],
-            false => [Verb::Remove, Verb::Add],
-        };
+        let verbs =
+            if self.rng.bool() { [Verb::Add, Verb::Remove] } else { [Verb::Remove, Verb::Add] };
         let permits = self.rng.u32(1..=MOST);
         // Permits that are added to a semaphore without a key are all that it has.
         if self.clients[0].plain_semaphore(&*lock).try_set_permits(CAPACITY).is_err() {

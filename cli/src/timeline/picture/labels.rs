@@ -56,9 +56,10 @@ pub(crate) fn process(process: &Process, place: &Place, layout: &Layout) -> Text
     let (for_name, for_details) = rooms(process, &details, several, layout);
     let details = TSpan::new(clean(&shorten(&details, small, for_details)));
     let details = details.set("class", "muted").set("font-size", small);
-    let details = match several {
-        true => details.set("x", MARGIN).set("dy", small + 4.0),
-        false => details.set("dx", SPACE / 2.0),
+    let details = if several {
+        details.set("x", MARGIN).set("dy", small + 4.0)
+    } else {
+        details.set("dx", SPACE / 2.0)
     };
     // The name is an element of its own, so that its weight does not reach the details.
     let name = TSpan::new(clean(&shorten(process.name(), size, for_name / BOLD)));

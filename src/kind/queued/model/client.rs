@@ -33,9 +33,10 @@ impl World<'_> {
         let mut script = self.script();
         let is_held = script.try_acquire(number);
         let granted = script.granted;
-        match is_held {
-            true => self.hold(number, LEASE, VALID),
-            false => self.finish(slot),
+        if is_held {
+            self.hold(number, LEASE, VALID)
+        } else {
+            self.finish(slot)
         }
         self.publish(granted);
     }

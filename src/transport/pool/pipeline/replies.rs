@@ -146,9 +146,10 @@ impl InFlight {
         if let Some((redirect, error)) = self.context.redirect_in(&reply, &mut request) {
             return self.context.redirect(request, redirect, error);
         }
-        match self.context.wants_replicas(&request) && !matches!(reply, Reply::Refused(_)) {
-            true => self.unacknowledged.push_back((request, reply)),
-            false => self.complete(request, reply, None),
+        if self.context.wants_replicas(&request) && !matches!(reply, Reply::Refused(_)) {
+            self.unacknowledged.push_back((request, reply))
+        } else {
+            self.complete(request, reply, None)
         }
     }
 

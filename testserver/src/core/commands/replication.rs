@@ -32,9 +32,10 @@ fn role(call: &mut Call<'_>) -> Outcome {
             Reply::Array(replicas.collect()),
         ]));
     };
-    let (link, offset) = match replication.is_synchronized {
-        true => ("connected", offset),
-        false => ("connect", Reply::Integer(-1)),
+    let (link, offset) = if replication.is_synchronized {
+        ("connected", offset)
+    } else {
+        ("connect", Reply::Integer(-1))
     };
     let (host, port) = (Reply::bulk(master.host.clone()), Reply::Integer(master.port.into()));
     Ok(Reply::Array(vec![Reply::bulk("slave"), host, port, Reply::bulk(link), offset]))
