@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::Candidate;
+use crate::acquire::Acquirer;
 use crate::acquire::handle::{HoldHandle, LockContext};
 use crate::acquire::question::LockQuestion;
 use crate::cancel::{CancelToken, CancelWatch, Limit};
@@ -14,7 +14,7 @@ use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event};
 use crate::kind::rules::{KindRules, ListensTo, PermitRequest, Queueing};
-use crate::local::hold::{Hold, HoldTerms};
+use crate::local::hold::{Hold, HoldSettings};
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, YieldsTo};
 use crate::stats::{CallRecord, Series};
@@ -74,7 +74,7 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) rules: &'static dyn KindRules,
     /// The owner field that the program chose, for a named holder.
     pub(crate) holder_name: Option<&'a Arc<str>>,
-    pub(crate) terms: &'a HoldTerms,
+    pub(crate) settings: &'a HoldSettings,
     pub(crate) options: AcquireOptions<'a>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) enum CallEntry<'a> {
     /// The thread holds the lock already, now with one more guard.
     Held(HoldHandle),
     /// The caller has to ask the server, perhaps after other callers in the queue.
-    Candidate(Candidate<'a>),
+    Acquirer(Acquirer<'a>),
     /// Another thread of this process comes first, and the call does not wait.
     Refused,
 }
@@ -128,10 +128,10 @@ impl<'a> AcquireCall<'a> {
         let now = clock::now();
         match self.enter(now)? {
             CallEntry::Held(handle) => Ok(Some(handle)),
-            CallEntry::Candidate(candidate) => {
+            CallEntry::Acquirer(acquirer) => {
                 // Dropped after the clean-up of the loop, for which the close of the client waits.
                 let _call = self.context.engine.begin_call();
-                LockQuestion::new(candidate, now).run()
+                LockQuestion::new(acquirer, now).run()
             }
             CallEntry::Refused => Ok(None),
         }
@@ -159,13 +159,13 @@ impl<'a> AcquireCall<'a> {
             EntryOutcome::Busy => return self.refuse_at_once(),
         };
         self.context.engine.wait_until_ready(&self.limit())?;
-        let caller = Caller::of(request, self.options.on_behalf, self.terms);
+        let caller = Caller::of(request, self.options.on_behalf, self.settings);
         if self.rules.queueing() == Queueing::None {
-            return Ok(CallEntry::Candidate(Candidate::new(self, now, caller, None, beside)));
+            return Ok(CallEntry::Acquirer(Acquirer::new(self, now, caller, None, beside)));
         }
         match self.context.local.join_queue(caller.clone(), now) {
             None => self.refuse_at_once(),
-            ticket => Ok(CallEntry::Candidate(Candidate::new(self, now, caller, ticket, beside))),
+            ticket => Ok(CallEntry::Acquirer(Acquirer::new(self, now, caller, ticket, beside))),
         }
     }
 
@@ -190,7 +190,7 @@ impl<'a> AcquireCall<'a> {
     /// Emits the event of a call that got the lock.
     pub(crate) fn report_acquired(&self, handle: &HoldHandle, waited: Duration) {
         let (kind, hold) = handle.hold().kind_and_number();
-        self.context.engine.events.emit_with(self.terms.listener(), || {
+        self.context.engine.events.emit_with(self.settings.listener(), || {
             let (at, name) = (clock::wall_time(), Arc::clone(self.context.local.name().given()));
             Event::Acquired(Acquired { at, name, kind, hold, waited })
         });
@@ -199,7 +199,7 @@ impl<'a> AcquireCall<'a> {
     /// Returns the statistics for the kind and the label of the lock.
     pub(crate) fn series(&self) -> Series<'_> {
         let stats = self.context.engine.events.stats();
-        stats.series(|| self.terms.series_key(self.rules.kind()))
+        stats.series(|| self.settings.series_key(self.rules.kind()))
     }
 
     fn thread(&self) -> ThreadId {
@@ -216,8 +216,8 @@ impl<'a> AcquireCall<'a> {
         match (self.rules.listens_to(), self.rules.queueing()) {
             (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
             (ListensTo::Grants, _) => Pace::Granted,
-            (ListensTo::Permits, _) | (_, Queueing::InProcess) => Pace::Polled,
-            (_, Queueing::None) => Pace::SelfPolling,
+            (ListensTo::Permits, _) | (_, Queueing::InProcess) => Pace::WatchdogPolls,
+            (_, Queueing::None) => Pace::OwnPolls,
         }
     }
 

@@ -1,12 +1,12 @@
 //! The acquire of every kind of lock and every verb, and the release of holds.
 //!
-//! Reading order: `call.rs` (one call of a verb), `candidate.rs` (a caller that asks for a new
+//! Reading order: `call.rs` (one call of a verb), `acquirer.rs` (a caller that asks for a new
 //! hold), `question.rs` (its question for the [loop](crate::wait), and the acquire command),
 //! `handle.rs` (a guard's share of a hold), `release.rs` and `release_outcome.rs` (the end of a
 //! share). Imports: `wait` and below.
 
+mod acquirer;
 mod call;
-mod candidate;
 mod handle;
 #[cfg(all(test, leasehold_model))]
 mod model;
@@ -14,7 +14,7 @@ mod question;
 mod release;
 mod release_outcome;
 
+pub(crate) use acquirer::{Acquirer, GrantReply};
 pub(crate) use call::{AcquireCall, AcquireOptions, CallEntry, REPLY_GRACE};
-pub(crate) use candidate::{Candidate, GrantReply};
 pub(crate) use handle::{HoldHandle, LockContext, checked_lease};
 pub(crate) use release::{PendingRelease, not_held};

@@ -33,7 +33,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{AcquireCall, Candidate, GrantReply, HoldHandle, LockContext};
+use crate::acquire::{AcquireCall, Acquirer, GrantReply, HoldHandle, LockContext};
 use crate::cancel::CancelWatch;
 use crate::error::{Error, Result};
 use crate::events::{Event, Waited};
@@ -62,7 +62,7 @@ use crate::wait::{Question, Step, wait_for};
 /// The question of one call for a lock or for permits.
 pub(super) struct LockQuestion<'a> {
     call: &'a AcquireCall<'a>,
-    candidate: Candidate<'a>,
+    acquirer: Acquirer<'a>,
     /// Whether the call has left the queue and the loop.
     has_left: bool,
     /// Whether the call has begun to wait.
@@ -135,12 +135,12 @@ impl Drop for LockQuestion<'_> {
 }
 
 impl<'a> LockQuestion<'a> {
-    pub(super) fn new(candidate: Candidate<'a>, now: Moment) -> LockQuestion<'a> {
-        let (call, seed) = (candidate.call, candidate.id.seed());
+    pub(super) fn new(acquirer: Acquirer<'a>, now: Moment) -> LockQuestion<'a> {
+        let (call, seed) = (acquirer.call, acquirer.id.seed());
         let poll_interval = call.context.engine.settings.poll_interval;
         LockQuestion {
             call,
-            candidate,
+            acquirer,
             has_left: false,
             has_slept: false,
             max_holders: 0,
@@ -182,15 +182,15 @@ impl<'a> LockQuestion<'a> {
     fn leave(&mut self) -> Option<HoldHandle> {
         self.has_left = true;
         if self.awaits_grants() {
-            self.context().local.stop_waiting(self.candidate.id.number());
+            self.context().local.stop_waiting(self.acquirer.id.number());
         }
-        self.candidate.leave()
+        self.acquirer.leave()
     }
 
     /// Warns of a long wait for an owned guard that this thread took. Returns the next check.
     fn warn_of_own_guard(&mut self, now: Moment) -> Moment {
         let (local, kind) = (&self.context().local, self.call.rules.kind());
-        let Candidate { caller, owner, started, .. } = &self.candidate;
+        let Acquirer { caller, owner, started, .. } = &self.acquirer;
         let awaits = || local.awaits_own_guard(caller, owner, now);
         let deadline = self.call.options.return_by;
         let name = local.name().given();
@@ -201,15 +201,15 @@ impl<'a> LockQuestion<'a> {
         let local = &self.context().local;
         let was_refused = self.schedule.was_refused();
         let yields = if was_refused { YieldsTo::Nobody } else { self.call.yields_to(now) };
-        match self.candidate.ticket {
+        match self.acquirer.ticket {
             Some(ticket) => local.turn(ticket, now, yields),
-            None => local.turn_unqueued(self.candidate.id, now, yields),
+            None => local.turn_unqueued(self.acquirer.id, now, yields),
         }
     }
 
     /// Returns whether a server may grant the lock to this call by message.
     fn awaits_grants(&self) -> bool {
-        self.candidate.caller.request.waits && self.call.rules.listens_to() == ListensTo::Grants
+        self.acquirer.caller.request.waits && self.call.rules.listens_to() == ListensTo::Grants
     }
 
     /// Takes a hold that another thread handed off.
@@ -221,7 +221,7 @@ impl<'a> LockQuestion<'a> {
             handle.discard();
             return Err(error);
         }
-        let Candidate { caller, ticket, .. } = &mut self.candidate;
+        let Acquirer { caller, ticket, .. } = &mut self.acquirer;
         if handle.is_held() {
             *ticket = None;
             handle.watch_limit();
@@ -247,7 +247,7 @@ impl<'a> LockQuestion<'a> {
     /// Emits the events of a call that has ended.
     fn report(&self, acquired: Option<&HoldHandle>) {
         let (events, waited) =
-            (&self.context().engine.events, self.candidate.started.until(clock::now()));
+            (&self.context().engine.events, self.acquirer.started.until(clock::now()));
         if let Some(handle) = acquired {
             self.call.report_acquired(handle, waited);
         }
@@ -256,7 +256,7 @@ impl<'a> LockQuestion<'a> {
             let (at, kind, acquired) = (clock::wall_time, self.call.rules.kind(), hold.is_some());
             let name = || Arc::clone(self.context().local.name().given());
             let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
-            events.emit_with(self.call.terms.listener(), || Event::Waited(event()));
+            events.emit_with(self.call.settings.listener(), || Event::Waited(event()));
         }
     }
 }
@@ -339,14 +339,14 @@ impl Question for LockQuestion<'_> {
     }
 
     fn parker(&self) -> &Arc<Parker> {
-        &self.candidate.caller.parker
+        &self.acquirer.caller.parker
     }
 
     fn waits(&mut self) {
         if !self.reports.waited {
             self.reports.waited = true;
             if let Some(record) = self.call.options.record {
-                record.waits(self.candidate.started);
+                record.waits(self.acquirer.started);
             }
         }
     }
@@ -385,14 +385,14 @@ impl LockQuestion<'_> {
         if self.awaits_grants() {
             self.wakeups.session = self.context().engine.channels.session();
             let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
-            let (id, parker) = (self.candidate.id, &self.candidate.caller.parker);
+            let (id, parker) = (self.acquirer.id, &self.acquirer.caller.parker);
             self.context().local.await_grant(id.number(), self.call.rules, parker, base);
         }
     }
 
     /// Joins the callers of this process that wait for permits, before the first question.
     fn begin_question(&mut self) {
-        let Candidate { call, caller, owner, started, .. } = &self.candidate;
+        let Acquirer { call, caller, owner, started, .. } = &self.acquirer;
         let (Some(permits), true) = (owner.permits(), caller.request.waits) else { return };
         let LockContext { engine, local } = &**call.context;
         let place = self.wakeups.permits.get_or_insert_with(|| {
@@ -413,7 +413,7 @@ impl LockQuestion<'_> {
         let LockContext { engine, local } = self.context();
         let place = self.wakeups.permits.as_ref();
         let may_claim = place.is_some_and(|place| place.end_question()) && granted;
-        if let Some(permits) = self.candidate.owner.permits().filter(|_| may_claim) {
+        if let Some(permits) = self.acquirer.owner.permits().filter(|_| may_claim) {
             engine.watchdog.withdraw_claim(local, permits.claimant());
         }
         self.wakeups.permits.take_if(|_| granted);
@@ -433,7 +433,7 @@ impl LockQuestion<'_> {
         if !(is_valid && suffices) {
             return self.attempt(None);
         }
-        Ok(Some(self.candidate.granted(GrantReply {
+        Ok(Some(self.acquirer.granted(GrantReply {
             sent: grant.sent,
             at: now,
             lease: grant.lease,
@@ -448,11 +448,11 @@ impl LockQuestion<'_> {
         let LockContext { engine, local } = self.context();
         let may_take_effect = self.leftovers.late_copy.is_some() || self.leftovers.queued;
         if self.has_slept && !may_take_effect && !self.awaits_grants() {
-            self.candidate.renumber();
+            self.acquirer.renumber();
         }
         // The callers for permits have a queue of their own on the channel, joined before.
         let is_counted = self.call.options.permits.is_none();
-        let waits = self.candidate.caller.request.waits;
+        let waits = self.acquirer.caller.request.waits;
         let session = engine.listeners.session().filter(|_| waits && is_counted);
         let channel = match session {
             // For a command that requests a subscription, the message count is read before it: the
@@ -482,9 +482,9 @@ impl LockQuestion<'_> {
             |channel| Wake { control: &engine.settings.control, channel: Channel::name(channel) };
         let command = self.call.rules.acquire(&AcquireArgs {
             name: local.name(),
-            owner: &self.candidate.owner,
+            owner: &self.acquirer.owner,
             lease: self.call.lease(),
-            beside: self.candidate.beside.as_ref(),
+            beside: self.acquirer.beside.as_ref(),
             waiter_timeout: self.waiter_timeout(),
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
             capacity: self.call.options.permits.and_then(|permits| permits.capacity),
@@ -498,7 +498,7 @@ impl LockQuestion<'_> {
     /// Returns the place in the queue of a queue lock that the call asks for.
     fn place_args(&self) -> PlaceArgs {
         let engine = &self.context().engine;
-        let steps = self.candidate.caller.terms.weight().saturating_sub(1);
+        let steps = self.acquirer.caller.settings.weight().saturating_sub(1);
         let advance = engine.settings.weight_step.saturating_mul(steps);
         PlaceArgs { terms: engine.watchdog.grant_terms(), advance, known: self.place }
     }
@@ -508,7 +508,7 @@ impl LockQuestion<'_> {
         let LockContext { engine, local } = self.context();
         match self.call.rules.listens_to() {
             ListensTo::OwnChannel => Some(self.wakeups.own_channel.get_or_init(|| {
-                engine.channels.channel(&local.name().own_channel(&self.candidate.owner))
+                engine.channels.channel(&local.name().own_channel(&self.acquirer.owner))
             })),
             listens => local.channel(listens, &engine.channels),
         }
@@ -524,7 +524,7 @@ impl LockQuestion<'_> {
             Patience::None => None,
             Patience::Forever => Some(settings.fair_waiter_timeout),
             Patience::Until(end) => {
-                Some(self.candidate.started.until(end).clamp(least, settings.fair_waiter_timeout))
+                Some(self.acquirer.started.until(end).clamp(least, settings.fair_waiter_timeout))
             }
         }
     }
@@ -535,7 +535,7 @@ impl LockQuestion<'_> {
             return 1;
         }
         let LockContext { engine, local } = self.context();
-        let behind = self.candidate.ticket.map_or(0, |_| local.queue_len().saturating_sub(1));
+        let behind = self.acquirer.ticket.map_or(0, |_| local.queue_len().saturating_sub(1));
         let renewed = self.call.options.lease.is_none();
         let most = if renewed { engine.settings.handoff.max_handoffs } else { 0 };
         1 + u32::try_from(behind).unwrap_or(u32::MAX).min(most)
@@ -543,7 +543,7 @@ impl LockQuestion<'_> {
 
     /// Returns whether a refused attempt takes a place in a queue in Redis.
     fn takes_place_in_redis(&self) -> bool {
-        self.call.rules.queues_in_redis() && self.candidate.caller.request.waits
+        self.call.rules.queues_in_redis() && self.acquirer.caller.request.waits
     }
 
     /// Applies the failure of an attempt; an error if the call cannot go on.
@@ -551,7 +551,7 @@ impl LockQuestion<'_> {
         // A refused script counts too: it may have been refused half-way.
         if failure.is_written() {
             self.leftovers.queued |= self.takes_place_in_redis();
-            let copy = self.candidate.copy_on(connection);
+            let copy = self.acquirer.copy_on(connection);
             self.leftovers.late_copy.get_or_insert(copy);
         }
         self.failed(failure.into_error())
@@ -570,12 +570,12 @@ impl LockQuestion<'_> {
         let not_replicated = reply.not_replicated.clone();
         if self.context().engine.router.generation() != generation {
             // The watchdog renewed the known holds after the change, and did not know this hold.
-            self.leftovers.late_copy = Some(self.candidate.copy_on(connection));
+            self.leftovers.late_copy = Some(self.acquirer.copy_on(connection));
             self.schedule.outdated()?;
             return self.attempt(Some(connection));
         }
         // A late copy of a command of this call can take the lock after this reply.
-        let (this, effect) = (self.candidate.copy_on(connection), self.effect());
+        let (this, effect) = (self.acquirer.copy_on(connection), self.effect());
         let copy = self.leftovers.late_copy.or(reply.copies.may_exist().then_some(this));
         self.leftovers.late_copy = copy.filter(|copy| reply.may_precede(copy, effect));
         let offered = self.call.rules.offered(&reply.value);
@@ -608,7 +608,7 @@ impl LockQuestion<'_> {
                 if let Some(queued) = queued {
                     self.queued(&queued, sent, generation);
                 }
-                if self.candidate.beside.is_some() {
+                if self.acquirer.beside.is_some() {
                     // The server would admit this hold beside the other one of the thread.
                     let LockContext { engine, local } = self.context();
                     engine.watchdog.verify(local);
@@ -640,11 +640,11 @@ impl LockQuestion<'_> {
         self.call.series().answered(sent.until(now));
         if deadline <= now {
             self.context().local.set_last_error(None);
-            self.leftovers.late_copy = Some(self.candidate.copy_on(connection));
+            self.leftovers.late_copy = Some(self.acquirer.copy_on(connection));
             return self.schedule.granted_too_late(now).map(|()| None);
         }
         let last_token = if token == 0 { 0 } else { token + u64::from(self.max_holders - 1) };
-        Ok(Some(self.candidate.granted(GrantReply {
+        Ok(Some(self.acquirer.granted(GrantReply {
             sent,
             at: now,
             lease: self.call.lease(),
@@ -659,7 +659,7 @@ impl LockQuestion<'_> {
         self.place = Some(queued.place);
         let LockContext { engine, local } = self.context();
         let base = GrantBase { sent, generation, token_bound: queued.token_bound };
-        local.is_queued(self.candidate.id.number(), base, queued.terms_since);
+        local.is_queued(self.acquirer.id.number(), base, queued.terms_since);
         if self.wakeups.awaited_grant.is_none() {
             self.wakeups.awaited_grant = Some(engine.channels.await_message());
         }
@@ -681,8 +681,8 @@ impl LockQuestion<'_> {
     /// Prepares the wait after a refusal; `left` is the rest of the holder's lease.
     fn refused(&mut self, left: Option<Duration>, sent: Moment) {
         let (LockContext { engine, local }, waits) =
-            (self.context(), self.candidate.caller.request.waits);
-        let polled = waits && matches!(self.call.pace(), Pace::Polled | Pace::Granted);
+            (self.context(), self.acquirer.caller.request.waits);
+        let polled = waits && matches!(self.call.pace(), Pace::WatchdogPolls | Pace::Granted);
         let now = clock::now();
         self.call.series().answered(sent.until(now));
         if local.refused(sent, now, polled) {
@@ -706,7 +706,7 @@ impl LockQuestion<'_> {
         self.schedule.refused(clock::now(), left);
         let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
         if self.wakeups.registration.is_none() {
-            let registration = channel.register(&self.candidate.caller.parker);
+            let registration = channel.register(&self.acquirer.caller.parker);
             self.schedule.registered(&registration, &channel, engine.listeners.session());
             self.wakeups.registration = Some(registration);
         }
@@ -743,6 +743,6 @@ impl LockQuestion<'_> {
         if late_copy.is_none() && (acquired || !self.leftovers.queued && !has_claimed) {
             return;
         }
-        self.candidate.undo(late_copy, self.waiter_timeout(), self.effect());
+        self.acquirer.undo(late_copy, self.waiter_timeout(), self.effect());
     }
 }

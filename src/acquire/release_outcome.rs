@@ -84,7 +84,7 @@ impl Local {
         if let Err(error) = &subscribers {
             self.log_failed_release(hold, error);
         }
-        self.events().emit_with(hold.terms().listener(), || {
+        self.events().emit_with(hold.settings().listener(), || {
             let name = Arc::clone(self.name().given());
             let (heard_by, error) = match subscribers {
                 Ok(subscribers) => (subscribers, None),

@@ -12,7 +12,7 @@ use crate::cancel::{CancelToken, CancelWatch, Limit};
 use crate::command::owner::HoldId;
 use crate::error::{Error, Result};
 use crate::events::{Event, Kind, Waited};
-use crate::local::hold::HoldTerms;
+use crate::local::hold::HoldSettings;
 use crate::stats::{CallRecord, Series};
 use crate::transport::listener::channels::SubscriptionState;
 use crate::util::clock::{self, Moment, Patience};
@@ -26,7 +26,7 @@ pub(crate) struct CountCall<'a> {
     pub(crate) context: &'a Arc<LockContext>,
     pub(crate) kind: Kind,
     /// The event listener and the label of the handle.
-    pub(crate) terms: &'a HoldTerms,
+    pub(crate) settings: &'a HoldSettings,
     pub(crate) cancel: Option<&'a CancelToken>,
     pub(crate) patience: Patience,
     pub(crate) record: &'a CallRecord<'a>,
@@ -56,7 +56,7 @@ impl CountCall<'_> {
     /// Returns the statistics for the kind and the label of the handle.
     pub(super) fn series(&self) -> Series<'_> {
         let stats = self.context.engine.events.stats();
-        stats.series(|| self.terms.series_key(self.kind))
+        stats.series(|| self.settings.series_key(self.kind))
     }
 
     pub(super) fn with_name(&self, error: Error) -> Error {
@@ -66,7 +66,7 @@ impl CountCall<'_> {
     /// Emits the event of a call that has waited since `started`.
     pub(super) fn report_waited(&self, started: Moment, acquired: bool) {
         let (kind, waited) = (self.kind, started.until(clock::now()));
-        self.context.engine.events.emit_with(self.terms.listener(), || {
+        self.context.engine.events.emit_with(self.settings.listener(), || {
             let (at, name) = (clock::wall_time(), Arc::clone(self.context.local.name().given()));
             Event::Waited(Waited { at, name, kind, hold: None, waited, acquired })
         });
@@ -131,7 +131,7 @@ pub(super) fn wait_for(call: &CountCall<'_>, count: impl AwaitedCount) -> Result
         count,
         started,
         parker: Parker::mine(),
-        schedule: RetrySchedule::new(started, interval, seed, Pace::Polled),
+        schedule: RetrySchedule::new(started, interval, seed, Pace::WatchdogPolls),
         waited: false,
     };
     let outcome = call

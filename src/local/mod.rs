@@ -47,7 +47,7 @@ use crate::command::owner::{Holder, Owner, ThreadId};
 use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
-use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus, HoldTerms};
+use crate::local::hold::{Grant, HandoffBounds, Hold, HoldSettings, HoldStatus};
 use crate::local::permits::PermitCallers;
 use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
@@ -83,7 +83,7 @@ pub(crate) struct Local {
 pub(crate) struct Caller {
     pub(crate) request: EntryRequest,
     pub(crate) holder: Holder,
-    pub(crate) terms: HoldTerms,
+    pub(crate) settings: HoldSettings,
     pub(crate) parker: Arc<Parker>,
 }
 
@@ -91,21 +91,21 @@ impl Caller {
     /// Returns the calling thread, as a caller for itself.
     #[cfg(test)]
     pub(crate) fn new(request: EntryRequest) -> Caller {
-        Caller::of(request, None, &HoldTerms::default())
+        Caller::of(request, None, &HoldSettings::default())
     }
 
     /// Returns the calling thread, as a caller for itself or on behalf of another holder.
     pub(crate) fn of(
         request: EntryRequest,
         on_behalf: Option<&Holder>,
-        terms: &HoldTerms,
+        settings: &HoldSettings,
     ) -> Caller {
         let holder = match on_behalf {
             Some(other) => other.clone(),
             None if request.owned => Holder::owned(),
             None => Holder::this_thread(),
         };
-        Caller { request, holder, terms: terms.clone(), parker: Parker::mine() }
+        Caller { request, holder, settings: settings.clone(), parker: Parker::mine() }
     }
 }
 
@@ -376,7 +376,7 @@ impl Local {
             );
             let at = clock::wall_time;
             let lost = || Event::Lost(Lost { at: at(), name, kind, hold: number, reason });
-            self.events.emit_with(hold.terms().listener(), lost);
+            self.events.emit_with(hold.settings().listener(), lost);
             hold.note_loss_reported();
         }
         if any {
@@ -396,6 +396,6 @@ impl Local {
         );
         let at = clock::wall_time;
         let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold: number, held });
-        self.events.emit_with(hold.terms().listener(), overdue);
+        self.events.emit_with(hold.settings().listener(), overdue);
     }
 }

@@ -9,7 +9,7 @@ use crate::command::owner::{HoldId, Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::kind::rules::OtherHold;
 use crate::local::fairness::{Fairness, YieldsTo};
-use crate::local::hold::{HandoffBounds, Hold, HoldStatus, HoldTerms};
+use crate::local::hold::{HandoffBounds, Hold, HoldSettings, HoldStatus};
 use crate::local::queue::{Ticket, WaitQueue};
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldTable};
 use crate::local::waiters::Waiters;
@@ -49,11 +49,11 @@ pub(super) struct UnansweredRelease {
     pub(super) connection: ConnectionId,
 }
 
-/// A hand-off: the terms of the former holder and of the present one.
+/// A hand-off: the settings of the former holder and of the present one.
 #[derive(Debug)]
 pub(super) struct HandOff {
-    pub(super) from: HoldTerms,
-    pub(super) to: HoldTerms,
+    pub(super) from: HoldSettings,
+    pub(super) to: HoldSettings,
 }
 
 impl LocalState {
@@ -144,7 +144,7 @@ impl LocalState {
 
     /// Hands the hold off to the head of the queue, if kind, lease and bounds allow it.
     ///
-    /// The returned terms have to be dropped without the mutex.
+    /// The returned settings have to be dropped without the mutex.
     pub(super) fn hand_off(
         &mut self,
         hold: &Arc<Hold>,
@@ -152,7 +152,7 @@ impl LocalState {
         bounds: &HandoffBounds,
     ) -> Option<HandOff> {
         let (ticket, head) = self.queue.head()?;
-        let (holder, request, to) = (head.holder.clone(), head.request, head.terms.clone());
+        let (holder, request, to) = (head.holder.clone(), head.request, head.settings.clone());
         let fits = request.renewed
             && hold.rules().kind() == request.rules.kind()
             && self.is_only_hold_of_its_thread(hold);

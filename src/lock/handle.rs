@@ -356,7 +356,7 @@ impl<K: LockKind> Lock<K> {
 
     /// Returns the label of this handle.
     pub(crate) fn label(&self) -> Option<&Label> {
-        self.shared.terms().label()
+        self.shared.settings().label()
     }
 
     /// Returns the call for this lock. The handle's settings replace absent options.

@@ -282,7 +282,7 @@ impl MultiLock {
 
 /// Fails if a member has a minimum hold: the release of several locks is not one step.
 fn check_no_minimum(call: &AcquireCall<'_>) -> Result<()> {
-    match call.terms.min_hold() {
+    match call.settings.min_hold() {
         None => Ok(()),
         Some(_) => {
             let error = Error::configuration("a member of a MultiLock cannot have a minimum hold");

@@ -48,7 +48,7 @@ impl SharedHandle {
         let call = CountCall {
             context: self.context()?,
             kind: self.kind(),
-            terms: self.terms(),
+            settings: self.settings(),
             cancel: self.cancel(),
             patience,
             record: &record,

@@ -42,9 +42,9 @@ const MAX_LATE_GRANTS: u32 = 3;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
     /// After [`POLLS_BEFORE_OWN_ATTEMPT`] poll intervals: the watchdog polls for the call.
-    Polled,
+    WatchdogPolls,
     /// After the poll interval.
-    SelfPolling,
+    OwnPolls,
     /// After a pause that grows with each refusal.
     BackOff(BackOff),
     /// Never: the lock is granted by message, and the watchdog sends queue heartbeats for the call.
@@ -218,8 +218,10 @@ impl RetrySchedule {
     /// The watchdog polls only for calls that were refused.
     fn longest_wait(&self) -> Duration {
         match self.pace {
-            Pace::Polled if self.was_refused => self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT,
-            Pace::Polled | Pace::SelfPolling | Pace::BackOff(_) | Pace::Granted => {
+            Pace::WatchdogPolls if self.was_refused => {
+                self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT
+            }
+            Pace::WatchdogPolls | Pace::OwnPolls | Pace::BackOff(_) | Pace::Granted => {
                 self.poll_interval
             }
         }

@@ -187,8 +187,8 @@ impl Watchdog {
         events.emit(|| Event::Renewed(Renewed { at, holds: all() }));
         let mut by_listener: Vec<(HandleListener, Vec<u64>)> = Vec::new();
         for due in renewed {
-            let terms = due.watched.hold.terms();
-            let Some(listener) = terms.listener() else { continue };
+            let settings = due.watched.hold.settings();
+            let Some(listener) = settings.listener() else { continue };
             match by_listener.iter_mut().find(|(other, _)| other.is_same(listener)) {
                 Some((_, holds)) => holds.push(number(due)),
                 None => by_listener.push((listener.clone(), vec![number(due)])),
@@ -258,8 +258,8 @@ impl Watchdog {
         let remaining = watched.hold.remaining(now);
         let ((kind, hold), at) = (watched.hold.kind_and_number(), clock::wall_time());
         let failed = RenewalFailed { at, name, kind, hold, remaining, error };
-        let terms = watched.hold.terms();
-        self.settings.events.emit_with(terms.listener(), || Event::RenewalFailed(failed));
+        let settings = watched.hold.settings();
+        self.settings.events.emit_with(settings.listener(), || Event::RenewalFailed(failed));
     }
 
     /// Repeats the renewals of one server together, at the end of the server's pause.

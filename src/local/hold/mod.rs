@@ -38,8 +38,8 @@
 
 #[cfg(all(test, leasehold_model))]
 mod model;
+mod settings;
 mod state;
-mod terms;
 #[cfg(all(test, not(leasehold_model)))]
 mod tests;
 
@@ -62,7 +62,7 @@ use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
 use crate::util::wheel;
 use state::{HoldState, Phase};
 
-pub(crate) use terms::HoldTerms;
+pub(crate) use settings::HoldSettings;
 
 /// A grant by the server, and its holder.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(crate) struct Grant {
     /// Whether the watchdog renews the lease.
     pub(crate) renewed: bool,
     pub(crate) holder: Holder,
-    pub(crate) terms: HoldTerms,
+    pub(crate) settings: HoldSettings,
     /// The moment at which the reply was read.
     pub(crate) granted_at: Moment,
     /// A copy of the acquire command that may still run. The release has to follow that copy on
@@ -199,7 +199,7 @@ impl Hold {
 
     /// Returns the key of the statistics, with the label of the present holder.
     pub(crate) fn series_key(&self) -> SeriesKey {
-        self.state.lock().possession.terms.series_key(self.rules.kind())
+        self.state.lock().possession.settings.series_key(self.rules.kind())
     }
 
     /// Returns the rules of the kind of lock.
@@ -398,9 +398,9 @@ impl Hold {
         }
     }
 
-    /// Hands the hold off to another thread of this process, with the terms of its handle.
+    /// Hands the hold off to another thread of this process, with the settings of its handle.
     ///
-    /// Returns the former terms, for a drop without a mutex. `None` at the bounds, before the
+    /// Returns the former settings, for a drop without a mutex. `None` at the bounds, before the
     /// minimum of the present holder and after its limit, for a fixed lease, for a lease with too
     /// little remaining, and without a fencing token for the next holder.
     pub(crate) fn hand_off(
@@ -408,8 +408,8 @@ impl Hold {
         now: Moment,
         bounds: &HandoffBounds,
         to: &Holder,
-        terms: &HoldTerms,
-    ) -> Option<HoldTerms> {
+        settings: &HoldSettings,
+    ) -> Option<HoldSettings> {
         let mut state = self.state.lock();
         let has_token = self.last_token == 0 || state.possession.token < self.last_token;
         if !has_token || !state.may_hand_off(now, bounds) {
@@ -423,12 +423,12 @@ impl Hold {
         possession.holder = to.clone();
         possession.since = now;
         possession.on_lost.clear();
-        Some(mem::replace(&mut possession.terms, terms.clone()))
+        Some(mem::replace(&mut possession.settings, settings.clone()))
     }
 
-    /// Returns the terms of the present holder.
-    pub(crate) fn terms(&self) -> HoldTerms {
-        self.state.lock().possession.terms.clone()
+    /// Returns the settings of the present holder.
+    pub(crate) fn settings(&self) -> HoldSettings {
+        self.state.lock().possession.settings.clone()
     }
 }
 
@@ -540,8 +540,8 @@ impl Hold {
     /// Removes the minimum of the present holder, whose call has failed.
     pub(crate) fn waive_minimum(&self) {
         let mut state = self.state.lock();
-        let waived = state.possession.terms.with_min_hold(Duration::ZERO);
-        state.possession.terms = waived;
+        let waived = state.possession.settings.with_min_hold(Duration::ZERO);
+        state.possession.settings = waived;
     }
 }
 
@@ -586,7 +586,7 @@ impl Grant {
             server_lease: at.until(deadline),
             renewed: true,
             holder: Holder::owned(),
-            terms: HoldTerms::default(),
+            settings: HoldSettings::default(),
             granted_at: at,
             late_copy: None,
             tokens: 0..=0,

@@ -60,7 +60,7 @@ fn extends(hold: &Hold) -> bool {
 }
 
 fn hands_off(hold: &Hold) -> bool {
-    hold.hand_off(NOW, &bounds(), &Holder::owned(), &HoldTerms::default()).is_some()
+    hold.hand_off(NOW, &bounds(), &Holder::owned(), &HoldSettings::default()).is_some()
 }
 
 fn waits(hold: &Hold) -> bool {
@@ -116,8 +116,8 @@ fn an_overdue_hold_is_reported_once_unless_its_release_comes_first() {
         hold.take_overdue(NOW).is_some()
     }
     fn limited() -> Arc<Hold> {
-        let terms = HoldTerms::default().with_max_hold(Duration::from_millis(1));
-        Arc::new(Hold::new(Grant { terms, ..Grant::owned(Moment::START, DEADLINE) }))
+        let settings = HoldSettings::default().with_max_hold(Duration::from_millis(1));
+        Arc::new(Hold::new(Grant { settings, ..Grant::owned(Moment::START, DEADLINE) }))
     }
     check_all(|| {
         let [one, other] = race(&limited(), [reports, reports]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::command::owner::Holder;
 use crate::error::LostReason;
 use crate::events::LossCall;
-use crate::local::hold::{Grant, HandoffBounds, HoldTerms, TimerTask};
+use crate::local::hold::{Grant, HandoffBounds, HoldSettings, TimerTask};
 use crate::transport::call::LateCopy;
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
@@ -57,7 +57,7 @@ pub(super) struct ServerSide {
 #[derive(Debug)]
 pub(super) struct Possession {
     pub(super) holder: Holder,
-    pub(super) terms: HoldTerms,
+    pub(super) settings: HoldSettings,
     /// The moment of the grant or of the last hand-off.
     pub(super) since: Moment,
     /// The fencing token of the holder; zero for a kind without tokens.
@@ -83,7 +83,7 @@ impl HoldState {
             renewed_length: grant.renewed.then_some(grant.lease),
             possession: Possession {
                 holder: grant.holder,
-                terms: grant.terms,
+                settings: grant.settings,
                 since: grant.granted_at,
                 token: *grant.tokens.start(),
                 handoffs: 0,
@@ -139,12 +139,12 @@ impl HoldState {
 impl Possession {
     /// Returns the moment from which the hold is overdue.
     pub(super) fn limit(&self) -> Option<Moment> {
-        self.terms.max_hold().map(|max_hold| self.since + max_hold)
+        self.settings.max_hold().map(|max_hold| self.since + max_hold)
     }
 
     /// Returns the moment until which the lock stays taken after a release.
     pub(super) fn minimum_end(&self) -> Moment {
-        self.since + self.terms.min_hold().unwrap_or_default()
+        self.since + self.settings.min_hold().unwrap_or_default()
     }
 }
 

@@ -84,9 +84,9 @@ fn a_release_is_sent_once_and_not_after_a_loss() {
     assert_eq!(taken.release(at(1)), KNOWN);
 }
 
-/// Hands the hold off to an owned guard with the default terms.
+/// Hands the hold off to an owned guard with the default settings.
 fn hands_off(hold: &Hold, now: Moment, bounds: &HandoffBounds) -> bool {
-    hold.hand_off(now, bounds, &Holder::owned(), &HoldTerms::default()).is_some()
+    hold.hand_off(now, bounds, &Holder::owned(), &HoldSettings::default()).is_some()
 }
 
 #[test]
@@ -107,20 +107,20 @@ fn a_hold_is_handed_off_within_its_bounds() {
 fn a_hold_that_is_handed_off_has_the_terms_of_its_new_holder() {
     let stats = StatsRecorder::default();
     let labels = ["a", "b"].map(|text| stats.label(text));
-    let [a, b] = labels.clone().map(|label| HoldTerms::default().with_label(label));
-    let hold = Hold::new(Grant { terms: a, ..Grant::owned(at(0), at(10)) });
+    let [a, b] = labels.clone().map(|label| HoldSettings::default().with_label(label));
+    let hold = Hold::new(Grant { settings: a, ..Grant::owned(at(0), at(10)) });
     let former = hold.hand_off(at(1), &bounds(), &Holder::owned(), &b).expect("a hand-off");
-    assert_eq!([former.label(), hold.terms().label()], labels.each_ref().map(Some));
+    assert_eq!([former.label(), hold.settings().label()], labels.each_ref().map(Some));
 }
 
-/// Returns the terms of a handle whose holds are overdue after that many seconds.
-fn limited(seconds: u32) -> HoldTerms {
-    HoldTerms::default().with_max_hold(SECOND * seconds)
+/// Returns the settings of a handle whose holds are overdue after that many seconds.
+fn limited(seconds: u32) -> HoldSettings {
+    HoldSettings::default().with_max_hold(SECOND * seconds)
 }
 
 #[test]
 fn an_overdue_hold_is_reported_once_and_not_renewed_and_lost_at_its_deadline() {
-    let hold = Hold::new(Grant { terms: limited(5), ..Grant::owned(at(0), at(10)) });
+    let hold = Hold::new(Grant { settings: limited(5), ..Grant::owned(at(0), at(10)) });
     assert!(hold.is_renewed(at(4)) && hold.take_overdue(at(4)).is_none());
     assert_eq!((hold.timer_fired(at(4)), hold.next_limit()), (TimerTask::Extend, Some(at(5))));
     assert_eq!(hold.take_overdue(at(5)), Some(5 * SECOND));
@@ -134,20 +134,20 @@ fn an_overdue_hold_is_reported_once_and_not_renewed_and_lost_at_its_deadline() {
 
 #[test]
 fn a_loss_before_the_limit_is_no_loss_by_the_limit() {
-    let late = Hold::new(Grant { terms: limited(12), ..Grant::owned(at(0), at(10)) });
+    let late = Hold::new(Grant { settings: limited(12), ..Grant::owned(at(0), at(10)) });
     assert_eq!((late.status(at(20)), late.lost_reason()), (NOTICED, LostReason::Expired));
     assert!(late.take_overdue(at(20)).is_none());
-    let gone = Hold::new(Grant { terms: limited(5), ..Grant::owned(at(0), at(10)) });
+    let gone = Hold::new(Grant { settings: limited(5), ..Grant::owned(at(0), at(10)) });
     assert!(gone.lose() && gone.take_overdue(at(20)).is_none());
     assert_eq!(gone.lost_reason(), LostReason::Gone);
-    let unnoticed = Hold::new(Grant { terms: limited(5), ..Grant::owned(at(0), at(10)) });
+    let unnoticed = Hold::new(Grant { settings: limited(5), ..Grant::owned(at(0), at(10)) });
     assert_eq!(unnoticed.status(at(20)), NOTICED);
     assert_eq!(unnoticed.take_overdue(at(20)), Some(20 * SECOND), "the report comes late");
 }
 
 #[test]
 fn the_limit_counts_anew_for_the_receiver_of_a_hand_off() {
-    let hold = Hold::new(Grant { terms: limited(3), ..Grant::owned(at(0), at(10)) });
+    let hold = Hold::new(Grant { settings: limited(3), ..Grant::owned(at(0), at(10)) });
     let former = hold.hand_off(at(2), &bounds(), &Holder::owned(), &limited(4));
     assert!(former.is_some());
     assert_eq!(hold.next_limit(), Some(at(6)));
@@ -157,20 +157,20 @@ fn the_limit_counts_anew_for_the_receiver_of_a_hand_off() {
 
 #[test]
 fn a_release_before_the_minimum_of_the_present_holder_keeps_the_lock_taken() {
-    let minimum = |seconds: u32| HoldTerms::default().with_min_hold(SECOND * seconds);
+    let minimum = |seconds: u32| HoldSettings::default().with_min_hold(SECOND * seconds);
     let name = Name::new("", "a".into()).expect("a good name");
     let is_early = |hold: &Hold, now| {
         let script = hold.release_call(&name, now).script.map(|script| script.name);
         script == Some("early_release")
     };
-    let hold = Hold::new(Grant { terms: minimum(2), ..Grant::owned(at(0), at(10)) });
+    let hold = Hold::new(Grant { settings: minimum(2), ..Grant::owned(at(0), at(10)) });
     assert_eq!([at(0), at(1), at(2)].map(|now| hold.minimum_left(now).as_secs()), [2, 1, 0]);
     assert!(is_early(&hold, at(1)) && !is_early(&hold, at(2)));
     assert!(!hands_off(&hold, at(1), &bounds()), "the minimum is not over");
     let former = hold.hand_off(at(2), &bounds(), &Holder::owned(), &minimum(3));
     assert!(former.is_some());
     assert_eq!(hold.minimum_left(at(3)), 2 * SECOND, "counted from the hand-off");
-    let none = Hold::new(Grant { terms: minimum(0), ..Grant::owned(at(0), at(10)) });
+    let none = Hold::new(Grant { settings: minimum(0), ..Grant::owned(at(0), at(10)) });
     assert!(!is_early(&none, at(0)) && hands_off(&none, at(0), &bounds()));
 }
 
@@ -287,11 +287,11 @@ fn a_closure_that_is_registered_beside_the_loss_is_called_once() {
 
 #[test]
 fn a_hand_off_by_an_older_clock_reading_than_the_report_starts_a_new_limit() {
-    let terms = HoldTerms::default().with_max_hold(SECOND);
-    let hold = Hold::new(Grant { terms: terms.clone(), ..Grant::owned(at(0), at(100)) });
+    let settings = HoldSettings::default().with_max_hold(SECOND);
+    let hold = Hold::new(Grant { settings: settings.clone(), ..Grant::owned(at(0), at(100)) });
     assert!(hold.take_overdue(at(1)).is_some());
     let bounds = HandoffBounds { max_handoffs: 9, max_time: 100 * SECOND, min_remaining: SECOND };
-    assert!(hold.hand_off(at(0), &bounds, &Holder::owned(), &terms).is_some());
+    assert!(hold.hand_off(at(0), &bounds, &Holder::owned(), &settings).is_some());
     assert_eq!(hold.next_limit(), Some(at(1)));
     assert!(hold.take_overdue(at(2)).is_some(), "reported for the new holder too");
 }

@@ -67,6 +67,6 @@ impl<K: LockKind> Lock<K> {
 
     /// Returns the listener of this handle.
     pub(crate) fn listener(&self) -> Option<&HandleListener> {
-        self.shared.terms().listener()
+        self.shared.settings().listener()
     }
 }

@@ -14,7 +14,7 @@ use crate::events::{Events, Kind};
 use crate::inspect::info::WaitingInfo;
 use crate::inspect::query::Inspector;
 use crate::kind::rules::{KindRules, ListensTo, PermitRequest};
-use crate::local::hold::HoldTerms;
+use crate::local::hold::HoldSettings;
 use crate::stats::{CallRecord, Series};
 use crate::transport::pool::Target;
 use crate::util::clock::Patience;
@@ -30,7 +30,7 @@ pub(crate) struct SharedHandle {
     /// The fixed lease, without which the watchdog renews a hold.
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
-    terms: HoldTerms,
+    settings: HoldSettings,
 }
 
 /// The settings. An invalid setting makes the calls of the handle fail.
@@ -38,7 +38,14 @@ impl SharedHandle {
     pub(crate) fn new(engine: Arc<Engine>, name: String, kind: Kind) -> SharedHandle {
         let name: Arc<str> = name.into();
         let context = engine.local(&name).map(|local| Arc::new(LockContext { engine, local }));
-        SharedHandle { name, context, kind, lease: None, cancel: None, terms: HoldTerms::default() }
+        SharedHandle {
+            name,
+            context,
+            kind,
+            lease: None,
+            cancel: None,
+            settings: HoldSettings::default(),
+        }
     }
 
     /// Makes every call of the handle fail if `check` fails. The first error stays.
@@ -63,11 +70,11 @@ impl SharedHandle {
     }
 
     pub(crate) fn set_max_hold(&mut self, max_hold: Duration) {
-        self.terms = self.terms.with_max_hold(max_hold.min(LONGEST_LEASE));
+        self.settings = self.settings.with_max_hold(max_hold.min(LONGEST_LEASE));
     }
 
     pub(crate) fn set_min_hold(&mut self, min_hold: Duration) {
-        self.terms = self.terms.with_min_hold(min_hold.min(LONGEST_LEASE));
+        self.settings = self.settings.with_min_hold(min_hold.min(LONGEST_LEASE));
     }
 
     pub(crate) fn set_weight(&mut self, weight: u32) {
@@ -75,13 +82,13 @@ impl SharedHandle {
             1..=10 => Ok(()),
             _ => Err(Error::configuration("the weight of a waiter must be from 1 to 10")),
         });
-        self.terms = self.terms.with_weight(weight);
+        self.settings = self.settings.with_weight(weight);
     }
 
     pub(crate) fn set_label(&mut self, label: &str) {
         self.require(|_| config::check_text("the label", label));
         if let Ok(context) = &self.context {
-            self.terms = self.terms.with_label(context.engine.events.stats().label(label));
+            self.settings = self.settings.with_label(context.engine.events.stats().label(label));
         }
     }
 
@@ -91,7 +98,7 @@ impl SharedHandle {
             context.engine.events.listener(listener)
         };
         match self.context.as_ref().map(keep) {
-            Ok(Ok(listener)) => self.terms = self.terms.with_listener(listener),
+            Ok(Ok(listener)) => self.settings = self.settings.with_listener(listener),
             Ok(Err(error)) => self.context = Err(error),
             Err(_) => {}
         }
@@ -111,8 +118,8 @@ impl SharedHandle {
         self.cancel.as_ref()
     }
 
-    pub(crate) fn terms(&self) -> &HoldTerms {
-        &self.terms
+    pub(crate) fn settings(&self) -> &HoldSettings {
+        &self.settings
     }
 
     pub(crate) fn context(&self) -> Result<&Arc<LockContext>> {
@@ -127,7 +134,7 @@ impl SharedHandle {
     /// Returns the statistics of the client for the kind and the label of this handle.
     pub(crate) fn series(&self) -> Result<Series<'_>> {
         let stats = self.context()?.engine.events.stats();
-        Ok(stats.series(|| self.terms.series_key(self.kind)))
+        Ok(stats.series(|| self.settings.series_key(self.kind)))
     }
 
     /// Returns the call of a verb that acquires. The handle's settings replace absent options.
@@ -142,7 +149,7 @@ impl SharedHandle {
         let lease = options.lease.or(self.lease).map(checked_lease).transpose().map_err(named)?;
         let cancel = options.cancel.or(self.cancel());
         let options = AcquireOptions { lease, cancel, ..*options };
-        Ok(AcquireCall { context, rules, holder_name, terms: &self.terms, options })
+        Ok(AcquireCall { context, rules, holder_name, settings: &self.settings, options })
     }
 
     /// Takes a hold that belongs to no thread, and counts the call.
@@ -167,7 +174,7 @@ impl SharedHandle {
 
     /// Fails if the limit for renewals is too short.
     pub(crate) fn check_max_hold(&self) -> Result<()> {
-        if self.terms.max_hold().is_some_and(|max_hold| max_hold < SHORTEST_LEASE) {
+        if self.settings.max_hold().is_some_and(|max_hold| max_hold < SHORTEST_LEASE) {
             let text = "the longest hold must be at least 10 ms long";
             Err(self.named(Error::configuration(text)))
         } else {
@@ -222,7 +229,7 @@ impl SharedHandle {
             .field("kind", &format_args!("{}", self.kind))
             .field("name", &self.name)
             .field("lease", &self.lease)
-            .field("label", &self.terms.label())
+            .field("label", &self.settings.label())
             .finish_non_exhaustive()
     }
 }

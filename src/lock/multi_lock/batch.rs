@@ -6,7 +6,7 @@
 //! overtake the background release of another lock on another connection; the script then finds
 //! that lock held and refuses the batch.
 
-use crate::acquire::{AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle};
+use crate::acquire::{AcquireCall, Acquirer, CallEntry, GrantReply, HoldHandle};
 use crate::command::script;
 use crate::error::{Error, LostReason, Result};
 use crate::kind::rules;
@@ -21,46 +21,46 @@ use crate::util::clock;
 
 /// Takes plain locks of one client, all with the same lease, without waiting.
 pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
-    let (mut holds, mut candidates) = (Vec::with_capacity(calls.len()), Vec::new());
+    let (mut holds, mut acquirers) = (Vec::with_capacity(calls.len()), Vec::new());
     for (position, call) in calls.iter().enumerate() {
         match call.enter(clock::now())? {
             CallEntry::Held(handle) => holds.push((position, handle)),
-            CallEntry::Candidate(_) if call.has_to_yield() => {
+            CallEntry::Acquirer(_) if call.has_to_yield() => {
                 return Ok(MultiOutcome::Refused(position));
             }
-            CallEntry::Candidate(candidate) => candidates.push((position, candidate)),
+            CallEntry::Acquirer(acquirer) => acquirers.push((position, acquirer)),
             CallEntry::Refused => return Ok(MultiOutcome::Refused(position)),
         }
     }
-    if let Some(acquire) = BatchAcquire::new(&candidates) {
+    if let Some(acquire) = BatchAcquire::new(&acquirers) {
         let answered = acquire.ask()?;
         if let Some(position) = acquire.refused(&answered)? {
             return Ok(MultiOutcome::Refused(position));
         }
         acquire.check_grant(&answered.reply)?;
-        for (position, candidate) in candidates {
-            holds.push((position, granted(candidate, &answered)));
+        for (position, acquirer) in acquirers {
+            holds.push((position, granted(acquirer, &answered)));
         }
         holds.sort_by_key(|(position, _)| *position);
     }
     Ok(MultiOutcome::All(holds.into_iter().map(|(_, handle)| handle).collect()))
 }
 
-fn granted(mut candidate: Candidate<'_>, answered: &Answered) -> HoldHandle {
+fn granted(mut acquirer: Acquirer<'_>, answered: &Answered) -> HoldHandle {
     let Answered { reply, generation, earlier_copy } = answered;
-    let (sent, at, lease) = (reply.sent, clock::now(), candidate.call.lease());
-    let late_copy = earlier_copy.map(|connection| candidate.copy_on(connection));
+    let (sent, at, lease) = (reply.sent, clock::now(), acquirer.call.lease());
+    let late_copy = earlier_copy.map(|connection| acquirer.copy_on(connection));
     let late_copy = late_copy.filter(|copy| reply.may_precede(copy, lease));
     let reply = GrantReply { sent, at, lease, generation: *generation, late_copy, tokens: 0..=0 };
-    let handle = candidate.granted(reply);
-    candidate.call.report_acquired(&handle, sent.until(at));
+    let handle = acquirer.granted(reply);
+    acquirer.call.report_acquired(&handle, sent.until(at));
     handle
 }
 
 /// One acquire command for several locks.
 struct BatchAcquire<'a> {
     /// The callers, each with its position among the calls.
-    candidates: &'a [(usize, Candidate<'a>)],
+    acquirers: &'a [(usize, Acquirer<'a>)],
     /// The call whose client, lease and limits are those of all.
     first: &'a AcquireCall<'a>,
 }
@@ -75,14 +75,14 @@ struct Answered {
 }
 
 impl<'a> BatchAcquire<'a> {
-    /// Returns the command for these candidates; `None` if there is no candidate.
-    fn new(candidates: &'a [(usize, Candidate<'a>)]) -> Option<BatchAcquire<'a>> {
-        let (_, first) = candidates.first()?;
-        Some(BatchAcquire { candidates, first: first.call })
+    /// Returns the command for these acquirers; `None` if there is no acquirer.
+    fn new(acquirers: &'a [(usize, Acquirer<'a>)]) -> Option<BatchAcquire<'a>> {
+        let (_, first) = acquirers.first()?;
+        Some(BatchAcquire { acquirers, first: first.call })
     }
 
     fn locals(&self) -> impl Iterator<Item = &'a Local> + Clone {
-        self.candidates.iter().map(|(_, candidate)| &*candidate.call.context.local)
+        self.acquirers.iter().map(|(_, acquirer)| &*acquirer.call.context.local)
     }
 
     /// Sends the command and returns its reply.
@@ -129,7 +129,7 @@ impl<'a> BatchAcquire<'a> {
         let lease = self.first.lease();
         let digits = rules::digits(lease);
         let keys = self.locals().map(|local| local.name().key().as_bytes());
-        let owners = self.candidates.iter().map(|(_, candidate)| candidate.owner.as_bytes());
+        let owners = self.acquirers.iter().map(|(_, acquirer)| acquirer.owner.as_bytes());
         let args = std::iter::once(digits.as_bytes()).chain(owners);
         Call::script(&script::MULTI_ACQUIRE, keys, args).replicated()
     }
@@ -144,8 +144,8 @@ impl<'a> BatchAcquire<'a> {
             self.undo(reply.connection);
         }
         let refused = usize::try_from(*number).unwrap_or_default().saturating_sub(1);
-        let Some((position, candidate)) = self.candidates.get(refused) else { return Ok(Some(0)) };
-        candidate.call.context.local.refused(reply.sent, clock::now(), false);
+        let Some((position, acquirer)) = self.acquirers.get(refused) else { return Ok(Some(0)) };
+        acquirer.call.context.local.refused(reply.sent, clock::now(), false);
         Ok(Some(*position))
     }
 
@@ -163,8 +163,8 @@ impl<'a> BatchAcquire<'a> {
 
     /// Releases all locks that the command took or may still take.
     fn undo(&self, connection: ConnectionId) {
-        for (_, candidate) in self.candidates {
-            candidate.undo(Some(candidate.copy_on(connection)), None, self.first.lease());
+        for (_, acquirer) in self.acquirers {
+            acquirer.undo(Some(acquirer.copy_on(connection)), None, self.first.lease());
         }
     }
 }

@@ -11,7 +11,7 @@ const POLL: Duration = Duration::from_secs(1);
 const START: Moment = Moment::from_nanos(1_000_000_000_000);
 
 fn schedule() -> RetrySchedule {
-    RetrySchedule::new(START, POLL, 7, Pace::Polled)
+    RetrySchedule::new(START, POLL, 7, Pace::WatchdogPolls)
 }
 
 fn view_without_channel() -> ChannelView {
@@ -142,7 +142,7 @@ fn unaided_calls_poll_at_the_poll_interval_and_spin_locks_back_off() {
         schedule.refused(START, None);
         START.until(schedule.next_attempt())
     };
-    let mut self_polling = RetrySchedule::new(START, POLL, 7, Pace::SelfPolling);
+    let mut self_polling = RetrySchedule::new(START, POLL, 7, Pace::OwnPolls);
     assert!((POLL / 2..=POLL).contains(&next(&mut self_polling)));
     let back_off = BackOff::Exponential {
         first: Duration::from_millis(1),

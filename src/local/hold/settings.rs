@@ -12,7 +12,7 @@ use crate::stats::{Label, SeriesKey};
 ///
 /// Runs no code of the program when dropped: the listener is dropped on the events thread.
 #[derive(Clone, Default)]
-pub(crate) struct HoldTerms(Option<Arc<Values>>);
+pub(crate) struct HoldSettings(Option<Arc<Values>>);
 
 #[derive(Clone, Default)]
 struct Values {
@@ -24,38 +24,38 @@ struct Values {
     weight: Option<u32>,
 }
 
-impl HoldTerms {
-    /// Returns the same terms with this listener.
-    pub(crate) fn with_listener(&self, listener: HandleListener) -> HoldTerms {
+impl HoldSettings {
+    /// Returns the same settings with this listener.
+    pub(crate) fn with_listener(&self, listener: HandleListener) -> HoldSettings {
         self.changed(|values| values.listener = Some(listener))
     }
 
-    /// Returns the same terms with a limit for renewals.
-    pub(crate) fn with_max_hold(&self, max_hold: Duration) -> HoldTerms {
+    /// Returns the same settings with a limit for renewals.
+    pub(crate) fn with_max_hold(&self, max_hold: Duration) -> HoldSettings {
         self.changed(|values| values.max_hold = Some(max_hold))
     }
 
-    /// Returns the same terms with a minimum for the time in which the lock stays taken.
+    /// Returns the same settings with a minimum for the time in which the lock stays taken.
     ///
     /// Zero is no minimum.
-    pub(crate) fn with_min_hold(&self, min_hold: Duration) -> HoldTerms {
+    pub(crate) fn with_min_hold(&self, min_hold: Duration) -> HoldSettings {
         self.changed(|values| values.min_hold = Some(min_hold).filter(|it| !it.is_zero()))
     }
 
-    /// Returns the same terms with this weight of a waiting caller.
-    pub(crate) fn with_weight(&self, weight: u32) -> HoldTerms {
+    /// Returns the same settings with this weight of a waiting caller.
+    pub(crate) fn with_weight(&self, weight: u32) -> HoldSettings {
         self.changed(|values| values.weight = Some(weight))
     }
 
-    /// Returns the same terms with this label.
-    pub(crate) fn with_label(&self, label: Label) -> HoldTerms {
+    /// Returns the same settings with this label.
+    pub(crate) fn with_label(&self, label: Label) -> HoldSettings {
         self.changed(|values| values.label = Some(label))
     }
 
-    fn changed(&self, change: impl FnOnce(&mut Values)) -> HoldTerms {
+    fn changed(&self, change: impl FnOnce(&mut Values)) -> HoldSettings {
         let mut values = self.0.as_deref().cloned().unwrap_or_default();
         change(&mut values);
-        HoldTerms(Some(Arc::new(values)))
+        HoldSettings(Some(Arc::new(values)))
     }
 
     pub(crate) fn listener(&self) -> Option<&HandleListener> {
@@ -85,12 +85,12 @@ impl HoldTerms {
 }
 
 /// Only the events thread calls the listener, and that thread catches its panics.
-impl UnwindSafe for HoldTerms {}
-impl RefUnwindSafe for HoldTerms {}
+impl UnwindSafe for HoldSettings {}
+impl RefUnwindSafe for HoldSettings {}
 
-impl fmt::Debug for HoldTerms {
+impl fmt::Debug for HoldSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HoldTerms")
+        f.debug_struct("HoldSettings")
             .field("listener", &self.listener().is_some())
             .field("max_hold", &self.max_hold())
             .field("min_hold", &self.min_hold())

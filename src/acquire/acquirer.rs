@@ -20,7 +20,7 @@ use crate::util::clock::{self, Moment};
 use crate::watchdog;
 
 /// A caller that asks for a new hold. Leaves the queue when dropped.
-pub(crate) struct Candidate<'a> {
+pub(crate) struct Acquirer<'a> {
     pub(crate) call: &'a AcquireCall<'a>,
     /// The beginning of the call.
     pub(super) started: Moment,
@@ -52,16 +52,16 @@ pub(crate) struct GrantReply {
     pub(crate) tokens: RangeInclusive<u64>,
 }
 
-impl<'a> Candidate<'a> {
+impl<'a> Acquirer<'a> {
     pub(super) fn new(
         call: &'a AcquireCall<'a>,
         started: Moment,
         caller: Caller,
         ticket: Option<Ticket>,
         beside: Option<Owner>,
-    ) -> Candidate<'a> {
+    ) -> Acquirer<'a> {
         let (id, owner) = identity(call, None);
-        Candidate { call, started, caller, ticket, id, owner, beside }
+        Acquirer { call, started, caller, ticket, id, owner, beside }
     }
 
     /// Takes a new number, so that the number tells the time of the acquisition.
@@ -91,7 +91,7 @@ impl<'a> Candidate<'a> {
             server_lease: self.server_lease(lease),
             renewed: call.options.lease.is_none(),
             holder: self.caller.holder.clone(),
-            terms: self.caller.terms.clone(),
+            settings: self.caller.settings.clone(),
             granted_at: reply.at,
             late_copy: reply.late_copy,
             tokens: reply.tokens,
@@ -155,7 +155,7 @@ fn identity(call: &AcquireCall<'_>, claimant: Option<Arc<str>>) -> (HoldId, Owne
     (id, owner.with_permits(ids))
 }
 
-impl Drop for Candidate<'_> {
+impl Drop for Acquirer<'_> {
     fn drop(&mut self) {
         self.leave().into_iter().for_each(HoldHandle::discard);
     }
