@@ -75,6 +75,7 @@ pub(crate) use shared::{SharedHandle, endless_wait_ended};
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<K: LockKind = Plain> {
     shared: SharedHandle,
+    rules: &'static dyn LockRules,
     /// The name set by [`Lock::with_holder`].
     holder: Option<Arc<str>>,
     kind: PhantomData<K>,
@@ -205,7 +206,8 @@ impl Lock<Queued> {
 
 impl<K: LockKind> Clone for Lock<K> {
     fn clone(&self) -> Lock<K> {
-        Lock { shared: self.shared.clone(), holder: self.holder.clone(), kind: PhantomData }
+        let Lock { shared, rules, holder, kind } = self;
+        Lock { shared: shared.clone(), rules: *rules, holder: holder.clone(), kind: *kind }
     }
 }
 
@@ -253,6 +255,7 @@ impl Lock<Plain> {
         let holder = holder.into();
         self.shared.require(|_| check_holder(&holder));
         self.shared.set_kind(Kind::Named);
+        self.rules = &Named;
         self.holder = Some(holder.into());
         self
     }
@@ -260,8 +263,15 @@ impl Lock<Plain> {
 
 impl<K: LockKind> Lock<K> {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> Lock<K> {
-        let shared = SharedHandle::new(engine, name, K::rules().kind());
-        Lock { shared, holder: None, kind: PhantomData }
+        let rules = K::rules();
+        let shared = SharedHandle::new(engine, name, rules.kind());
+        Lock { shared, rules, holder: None, kind: PhantomData }
+    }
+
+    /// Returns the same lock without its kind in its type, for a collection of locks.
+    pub(crate) fn untyped(self) -> Lock {
+        let Lock { shared, rules, holder, .. } = self;
+        Lock { shared, rules, holder, kind: PhantomData }
     }
 
     /// Sets a fixed lease, which the watchdog does not renew. No round trip.
@@ -345,10 +355,6 @@ impl<K: LockKind> Lock<K> {
         self.shared.name()
     }
 
-    fn rules(&self) -> &'static dyn LockRules {
-        if self.holder.is_some() { &Named } else { K::rules() }
-    }
-
     /// Returns the client of the lock.
     pub(crate) fn engine(&self) -> Result<&Arc<Engine>> {
         Ok(&self.shared.context()?.engine)
@@ -365,13 +371,13 @@ impl<K: LockKind> Lock<K> {
         options: &AcquireOptions<'a>,
     ) -> Result<AcquireCall<'a>> {
         self.check_limits()?;
-        self.shared.acquire_call(self.rules(), self.holder.as_ref(), options)
+        self.shared.acquire_call(self.rules, self.holder.as_ref(), options)
     }
 
     /// Returns whether this thread holds the lock in a way that excludes this handle.
     pub(crate) fn blocks_own_thread(&self, owned: bool) -> bool {
         let blocks = |context: &Arc<LockContext>| {
-            context.local.blocks_own_thread(self.rules(), owned, clock::now())
+            context.local.blocks_own_thread(self.rules, owned, clock::now())
         };
         self.shared.context().is_ok_and(blocks)
     }
@@ -384,7 +390,7 @@ impl<K: LockKind> Lock<K> {
     /// Returns the channel that the waiters of this kind share; `None` if they share none.
     pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
         let LockContext { engine, local } = &**self.shared.context().ok()?;
-        local.channel(self.rules().listens_to(), &engine.channels).cloned()
+        local.channel(self.rules.listens_to(), &engine.channels).cloned()
     }
 
     /// Asks the servers of the lock's client for a reply. One round trip.

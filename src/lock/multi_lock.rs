@@ -6,7 +6,6 @@ mod acquire;
 mod batch;
 
 use std::fmt;
-use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,55 +25,11 @@ use acquire::MultiAcquire;
 /// A lock of any kind as a member of a [`MultiLock`].
 #[derive(Clone, Debug)]
 #[must_use = "a member does nothing until it is given to a MultiLock"]
-pub struct AnyLock(Arc<dyn MultiMember>);
+pub struct AnyLock(Lock);
 
-impl<P: LockKind> From<Lock<P>> for AnyLock {
-    fn from(lock: Lock<P>) -> AnyLock {
-        AnyLock(Arc::new(lock))
-    }
-}
-
-/// The operations of a member. An operation with a [`ResponseLimit`] returns by its end.
-pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
-    fn name(&self) -> &str;
-    fn engine(&self) -> Result<&Arc<Engine>>;
-    fn label(&self) -> Option<&Label>;
-    fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>>;
-    fn hold_count(&self) -> usize;
-    /// Returns the response limit of a call that begins now.
-    fn response_limit(&self) -> ResponseLimit;
-    fn unlock(&self, response_limit: ResponseLimit) -> Result<()>;
-    fn remaining(&self, response_limit: ResponseLimit) -> Result<Option<Duration>>;
-    fn force_unlock(&self, response_limit: ResponseLimit) -> Result<bool>;
-}
-
-impl<P: LockKind> MultiMember for Lock<P> {
-    fn name(&self) -> &str {
-        self.name()
-    }
-    fn engine(&self) -> Result<&Arc<Engine>> {
-        self.engine()
-    }
-    fn label(&self) -> Option<&Label> {
-        self.label()
-    }
-    fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
-        self.acquire_call(options)
-    }
-    fn hold_count(&self) -> usize {
-        self.hold_count()
-    }
-    fn response_limit(&self) -> ResponseLimit {
-        self.response_limit()
-    }
-    fn unlock(&self, response_limit: ResponseLimit) -> Result<()> {
-        self.unlock_within(response_limit)
-    }
-    fn remaining(&self, response_limit: ResponseLimit) -> Result<Option<Duration>> {
-        self.remaining_within(response_limit)
-    }
-    fn force_unlock(&self, response_limit: ResponseLimit) -> Result<bool> {
-        self.force_unlock_within(response_limit)
+impl<K: LockKind> From<Lock<K>> for AnyLock {
+    fn from(lock: Lock<K>) -> AnyLock {
+        AnyLock(lock.untyped())
     }
 }
 
@@ -159,7 +114,8 @@ impl MultiLock {
     pub fn unlock(&self) -> Result<()> {
         let response_limit = self.response_limit();
         let members = self.distinct().map_err(|error| self.named(error))?;
-        let ended: Vec<_> = members.iter().map(|member| member.0.unlock(response_limit)).collect();
+        let ended: Vec<_> =
+            members.iter().map(|member| member.0.unlock_within(response_limit)).collect();
         ended.into_iter().collect()
     }
 
@@ -196,7 +152,7 @@ impl MultiLock {
     pub fn remaining(&self) -> Result<Option<Duration>> {
         let response_limit = self.response_limit();
         let left: Result<Vec<_>> =
-            self.members.iter().map(|member| member.0.remaining(response_limit)).collect();
+            self.members.iter().map(|member| member.0.remaining_within(response_limit)).collect();
         Ok(left?.into_iter().max().flatten())
     }
 
@@ -209,8 +165,11 @@ impl MultiLock {
     /// The errors of [`Lock::force_unlock`]; some members may then have been freed.
     pub fn force_unlock(&self) -> Result<bool> {
         let response_limit = self.response_limit();
-        let freed: Result<Vec<_>> =
-            self.members.iter().map(|member| member.0.force_unlock(response_limit)).collect();
+        let freed: Result<Vec<_>> = self
+            .members
+            .iter()
+            .map(|member| member.0.force_unlock_within(response_limit))
+            .collect();
         Ok(freed?.contains(&true))
     }
 

@@ -73,7 +73,7 @@ impl<K: LockKind> Lock<K> {
     /// # Errors
     /// The errors of [`holders`](Lock::holders).
     pub fn waiting(&self) -> Result<WaitingInfo> {
-        let listens_to = self.rules().listens_to();
+        let listens_to = self.rules.listens_to();
         self.shared.waiting(listens_to)
     }
 }

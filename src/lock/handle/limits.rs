@@ -101,7 +101,7 @@ impl<K: LockKind> Lock<K> {
     /// Fails if the limit is too short, or if the kind does not permit the minimum.
     pub(crate) fn check_limits(&self) -> Result<()> {
         self.shared.check_max_hold()?;
-        if self.shared.settings().min_hold().is_none() || self.rules().early_release().is_some() {
+        if self.shared.settings().min_hold().is_none() || self.rules.early_release().is_some() {
             return Ok(());
         }
         let text = format!("a {} cannot have a minimum hold", self.shared.kind());

@@ -153,7 +153,7 @@ impl<K: LockKind> Lock<K> {
         let force = |name: &Name| {
             // Listed before the lock is freed: a later holder in this process keeps its hold.
             held = local.holds();
-            self.rules().force_unlock(name)
+            self.rules.force_unlock(name)
         };
         if self.send_once(force, response_limit)? == ReleaseReply::NotHeld {
             return Ok(false);
@@ -193,7 +193,7 @@ impl<K: LockKind> Lock<K> {
         let LockContext { engine, local } = context;
         let target = Target::prefer(local.unanswered_release());
         let asked = engine.asks_now();
-        let reply = engine.router.call(self.rules().ttl(local.name()), target, limit)?;
+        let reply = engine.router.call(self.rules.ttl(local.name()), target, limit)?;
         let left = remaining(reply.value)?;
         if left.is_none() {
             let is_of_kind = |hold: &Hold| hold.rules().kind() == self.shared.kind();
