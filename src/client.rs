@@ -29,10 +29,10 @@ use crate::synchronizer::semaphore::Semaphore;
 /// deployment serves any number of threads. Clones, locks, guards and
 /// [observers](Election::observe) keep the client running.
 ///
-/// The drop of the last clone waits for releases that are not sent yet, for one
-/// [response time-out](Builder::response_timeout) at most, and not at all after a
-/// [`close`](Client::close) that has waited for them in vain. The remaining locks and guards continue
-/// to work, and their leases are renewed.
+/// The drop of the last clone waits for releases that are not sent yet, for one [response
+/// time-out](Builder::response_timeout) at most, and not at all after a [`close`](Client::close)
+/// that has waited for them in vain. The remaining locks and guards continue to work, and their
+/// leases are renewed.
 ///
 /// A forked child cannot use the client of its parent: every call that needs the server returns
 /// [`is_configuration`](Error::is_configuration). Calls that need no server still answer from the

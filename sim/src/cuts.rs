@@ -1,7 +1,7 @@
 //! Calls whose request or reply is cut after each byte, one cut in each run.
 //!
-//! The outcome that a call returns has to be true, its effect has to happen once, and nothing may be
-//! left on the server. Searches cut too, but not each call after each byte.
+//! The outcome that a call returns has to be true, its effect has to happen once, and nothing may
+//! be left on the server. Searches cut too, but not each call after each byte.
 
 use crate::deployment::wait_until;
 use crate::left::Inspected;

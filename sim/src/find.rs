@@ -55,8 +55,8 @@ pub fn find(fault: &str, searches: u64) -> bool {
     found.len() as u64 == searches
 }
 
-/// Runs the plans of all controls without the seeded faults, with several seeds each: nothing may be
-/// found. A store that ignores fencing tokens must lose updates, and another must not.
+/// Runs the plans of all controls without the seeded faults, with several seeds each: nothing may
+/// be found. A store that ignores fencing tokens must lose updates, and another must not.
 pub fn run_without_faults(runs: u64) -> bool {
     let mut is_good = true;
     for seed in 0..runs {

@@ -1,7 +1,7 @@
 //! A look at the servers whenever a holder finds its guard valid: they must have a lease.
 //!
-//! The other checks see what holders see. A guard that is valid for too long breaks exclusion only if
-//! another caller takes the lock meanwhile; this check sees it always.
+//! The other checks see what holders see. A guard that is valid for too long breaks exclusion only
+//! if another caller takes the lock meanwhile; this check sees it always.
 
 use crate::checks::{History, Promise, Violation};
 use crate::deployment::Deployment;

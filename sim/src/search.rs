@@ -1,7 +1,7 @@
 //! Runs many seeds, and reports those that break a promise.
 //!
-//! A killed process leaks what was on its stacks, and a fault may crash the program. So seeds run in
-//! batches, each in a process of its own.
+//! A killed process leaks what was on its stacks, and a fault may crash the program. So seeds run
+//! in batches, each in a process of its own.
 
 use crate::number;
 use crate::plans;

@@ -31,11 +31,11 @@ impl LockContext {
         self.engine.router.health_of(self.local.name().key())
     }
 
-    /// Returns the error of the lock's server if the server pauses after a failure and no connection
-    /// to it is open.
+    /// Returns the error of the lock's server if the server pauses after a failure and no
+    /// connection to it is open.
     ///
-    /// A call that repeats its attempts sends none then, so that many calls that wait for one server
-    /// send few attempts.
+    /// A call that repeats its attempts sends none then, so that many calls that wait for one
+    /// server send few attempts.
     pub(crate) fn pause_error(&self) -> Option<Error> {
         self.engine.router.pause_error(self.local.name().key())
     }

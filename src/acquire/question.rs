@@ -11,8 +11,9 @@
 //!    the channel counts a message, the holder's lease ends, or a poll of the watchdog finds the
 //!    lock free; then it tries again. A message between the command and the sleep is not missed
 //!    (`transport/listener/channels.rs`). Without a process queue the call itself polls at the poll
-//!    interval; without a channel (the spin lock) it tries again after a growing pause. A call for a
-//!    queue lock sleeps until a message or a queue heartbeat grants the lock (`local/waiters.rs`).
+//!    interval; without a channel (the spin lock) it tries again after a growing pause. A call for
+//!    a queue lock sleeps until a message or a queue heartbeat grants the lock
+//!    (`local/waiters.rs`).
 //! 5. A call that a message woke and the server refused again has lost a race against other
 //!    processes. It ignores messages for a short, growing, jittered time and then tries once.
 //! 6. An attempt without a reply ends the call with an error, unless the server has refused the

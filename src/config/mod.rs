@@ -121,10 +121,10 @@ impl Builder {
     /// - `rediss://...`: the same with TLS, needs the feature `tls`
     /// - `redis+unix:///path/to/socket[?db=database&user=user&pass=password]`
     ///
-    /// User and password are percent-encoded, `%` itself as `%25`. A URL with any other part, such as
-    /// another parameter or a fragment, is an error of the build, since clients that use different
-    /// databases do not exclude each other. The host is a name in ASCII, or an address without a
-    /// zone. The server must be Redis 6.2 or newer, or Valkey.
+    /// User and password are percent-encoded, `%` itself as `%25`. A URL with any other part, such
+    /// as another parameter or a fragment, is an error of the build, since clients that use
+    /// different databases do not exclude each other. The host is a name in ASCII, or an address
+    /// without a zone. The server must be Redis 6.2 or newer, or Valkey.
     pub fn single(mut self, url: impl Into<String>) -> Builder {
         self.servers = Some(ServerUrls::Single(url.into()));
         self
@@ -322,9 +322,9 @@ impl Builder {
     /// With any setting, a process that takes a lock again and again also leaves the lock to other
     /// processes, for two round trips (at least 0.5 ms, at most 20 ms). Such a pause comes after
     /// successive holds for at least the same time, if another process received the last release
-    /// message. Semaphores leave permits to other processes in the same way. A call that does not wait, such as
-    /// [`try_lock`](crate::Lock::try_lock), returns without the lock instead, if another process
-    /// received the message; it never leaves permits.
+    /// message. Semaphores leave permits to other processes in the same way. A call that does not
+    /// wait, such as [`try_lock`](crate::Lock::try_lock), returns without the lock instead, if
+    /// another process received the message; it never leaves permits.
     pub fn local_handoff(mut self, max_handoffs: u32, max_time: Duration) -> Builder {
         self.max_handoffs = max_handoffs;
         self.max_handoff_time = max_time;

@@ -17,10 +17,10 @@
 //!
 //! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold/` the life of one
 //! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
-//! `waiters.rs` the callers that wait for a queue lock, `permits.rs` those that wait for permits, `release.rs` the end of a guard,
-//! `fairness.rs` the yields, `details.rs` what others may ask about a hold. Imports `kind`,
-//! `command`, `listener` (channels only), `events`, `error` and `util`. Read this file, `turn.rs`,
-//! `release.rs`, then the rest.
+//! `waiters.rs` the callers that wait for a queue lock, `permits.rs` those that wait for permits,
+//! `release.rs` the end of a guard, `fairness.rs` the yields, `details.rs` what others may ask
+//! about a hold. Imports `kind`, `command`, `listener` (channels only), `events`, `error` and
+//! `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
 
 mod details;
 mod fairness;

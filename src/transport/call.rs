@@ -1,10 +1,10 @@
 //! Packed commands, as they are written to a connection.
 //!
 //! A [`Call`] is one command in Redis' protocol, with the facts that decide how the pool may send
-//! it: whether a second copy is harmless, how long a late copy would have an effect, and whether
-//! it can be *joined*: calls of some scripts with one key that are written together become one call
-//! of a script that runs them all. The packed bytes stay as they are, and the positions of the parts that a
-//! joined call copies are kept beside them.
+//! it: whether a second copy is harmless, how long a late copy would have an effect, and whether it
+//! can be *joined*: calls of some scripts with one key that are written together become one call of
+//! a script that runs them all. The packed bytes stay as they are, and the positions of the parts
+//! that a joined call copies are kept beside them.
 
 use std::fmt;
 use std::ops::Range;

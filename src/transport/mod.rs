@@ -1,7 +1,7 @@
 //! The way to the servers: sockets, replies, shared connections, topologies, pub/sub.
 //!
-//! Knows no lock, no hold and no permit. Imports `cancel`, `error` and `util` only, so it could be a
-//! crate of its own. Inside, a folder imports only from those below it:
+//! Knows no lock, no hold and no permit. Imports `cancel`, `error` and `util` only, so it could be
+//! a crate of its own. Inside, a folder imports only from those below it:
 //!
 //! | module | content |
 //! | --- | --- |

@@ -1,9 +1,9 @@
 //! The system under the library: threads, channels, locks, clocks, random bytes, hash maps, names.
 //!
 //! Only this file and `transport/connection/mod.rs`, which names the sockets, know whether the
-//! system is real. A simulation (`sim/`, built with `--cfg leasehold_sim`) puts the crate `simulated` in its
-//! place, with the same names and signatures. `script/layers` checks that the rest of the library
-//! takes from here what is here.
+//! system is real. A simulation (`sim/`, built with `--cfg leasehold_sim`) puts the crate
+//! `simulated` in its place, with the same names and signatures. `script/layers` checks that the
+//! rest of the library takes from here what is here.
 
 #[cfg(not(leasehold_sim))]
 pub(crate) use real::*;

@@ -27,11 +27,12 @@ pub(crate) trait Question {
     /// Called before each step: what others have done for the caller is noticed here.
     fn next(&mut self, now: Moment) -> Result<Step<Self::Yes>>;
 
-    /// Asks once. Returns `None` if the answer is no, and what is necessary for a later one is done.
+    /// Asks once. Returns `None` if the answer is no, and what is necessary for a later one is
+    /// done.
     fn ask(&mut self) -> Result<Option<Self::Yes>>;
 
-    /// Returns the outcome of a call whose patience is over: `None`, or the error that left the last
-    /// question without an answer.
+    /// Returns the outcome of a call whose patience is over: `None`, or the error that left the
+    /// last question without an answer.
     fn give_up(&mut self) -> Result<Option<Self::Yes>>;
 
     fn patience(&self) -> Patience;

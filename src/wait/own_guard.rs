@@ -1,8 +1,8 @@
 //! The warning of a wait for an owned guard that the waiting thread took.
 //!
 //! If the thread has sent the guard to another one, that one can end the wait. If it has not, only
-//! the deadline of the call does. The library cannot know which, so the call waits, and a line of the
-//! log names the lock.
+//! the deadline of the call does. The library cannot know which, so the call waits, and a line of
+//! the log names the lock.
 
 use std::time::Duration;
 

@@ -199,7 +199,8 @@ impl RetrySchedule {
     /// Plans the next attempt after one without a usable reply, for the end of the server's pause.
     ///
     /// Returns the error if the call was never refused, or if the error is no outage. `pause_end`
-    /// notes the error for the server's pause, so it is called only for an attempt that is repeated.
+    /// notes the error for the server's pause, so it is called only for an attempt that is
+    /// repeated.
     pub(crate) fn unanswered(
         &mut self,
         error: Error,

@@ -97,8 +97,8 @@ impl Announcement {
         self.plan(now + self.watchdog_timeout / PERIOD_DIVISOR);
     }
 
-    /// Plans the announcement after one that had this outcome, unless a change of servers has planned
-    /// one meanwhile.
+    /// Plans the announcement after one that had this outcome, unless a change of servers has
+    /// planned one meanwhile.
     fn settle(&self, repeat_at: Moment, generation: Generation, outcome: Result<CallReply>) {
         let is_planned = repeat_at == self.next();
         match outcome.and_then(|reply| self.answered(reply, generation)) {

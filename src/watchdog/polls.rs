@@ -1,8 +1,8 @@
 //! Polls for the callers of this process that wait.
 //!
-//! A message may get lost, so the server is asked at the poll interval in any case. The watchdog asks
-//! on behalf of all waiting callers, for many names in each command. A poll without a reply wakes
-//! callers too, so that they notice an error that does not end by itself.
+//! A message may get lost, so the server is asked at the poll interval in any case. The watchdog
+//! asks on behalf of all waiting callers, for many names in each command. A poll without a reply
+//! wakes callers too, so that they notice an error that does not end by itself.
 //!
 //! * *Locks*: the head of the queue tries again if its lock is free.
 //! * *Counts* of plain semaphores and latches: one `MGET` reads many. A semaphore with free permits

@@ -226,7 +226,8 @@ fn a_detached_hold_has_the_limit_and_its_thread_learns_of_the_loss() -> Result<(
     lock.lock()?.unlock()
 }
 
-/// Starts a thread that waits for the lock, passes its guard to `hold`, and returns its owner field.
+/// Starts a thread that waits for the lock, passes its guard to `hold`, and returns its owner
+/// field.
 fn waiting(
     server: &Arc<Server>,
     lock: Lock,

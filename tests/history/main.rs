@@ -18,9 +18,9 @@
 //!
 //! They name each other, `system`, and the harness's `slots` and `subject` as modules of the root,
 //! and depend on no crate but leasehold, fastrand and crc. `system.rs` has all that differs between
-//! the two worlds: the clock, threads, channels, waits, the number of a process, and the store. A run
-//! of the simulation has to be the same with the same seed. So a shared file uses no other clock,
-//! thread, lock or channel, no file, socket or process, and no map without an order.
+//! the two worlds: the clock, threads, channels, waits, the number of a process, and the store. A
+//! run of the simulation has to be the same with the same seed. So a shared file uses no other
+//! clock, thread, lock or channel, no file, socket or process, and no map without an order.
 //!
 //! These files run the histories with real servers and processes:
 //!

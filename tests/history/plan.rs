@@ -64,8 +64,8 @@ pub struct Work {
     pub limited: u8,
     /// Percentage of requests to semaphores that ask for more than one permit.
     pub large: u8,
-    /// Percentage of turns at a lock that only ask whether it is held, of readers of an election that
-    /// observe it briefly before, and of holds with a fixed lease that are extended.
+    /// Percentage of turns at a lock that only ask whether it is held, of readers of an election
+    /// that observe it briefly before, and of holds with a fixed lease that are extended.
     pub asked: u8,
     pub extended: u8,
     /// Percentage of turns at a semaphore that change its capacity.

@@ -23,8 +23,8 @@ fn allocations(lock: &Lock, release: impl Fn(leasehold::Guard) -> Result<()>) ->
     measure(pairs).count_total
 }
 
-/// Allocations per pair beyond one per reply, as counted: command buffers, reply slots, the hold, the
-/// receiver of the outcome of a drop.
+/// Allocations per pair beyond one per reply, as counted: command buffers, reply slots, the hold,
+/// the receiver of the outcome of a drop.
 const PER_DROP: u64 = 4;
 const PER_UNLOCK: u64 = 5;
 

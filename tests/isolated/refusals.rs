@@ -1,5 +1,5 @@
-//! A sandbox that refuses system calls which a client can do without, and signals that interrupt the
-//! calls of all threads again and again.
+//! A sandbox that refuses system calls which a client can do without, and signals that interrupt
+//! the calls of all threads again and again.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};

@@ -139,8 +139,8 @@ impl TestServer {
     ///
     /// `command` is a name as `PUBLISH` or `CLIENT|LIST`, in any case; `CLIENT` stands for all its
     /// subcommands. An unknown name refuses nothing. `error` begins with its code, as in `NOPERM
-    /// no`, and replaces that of an earlier call with the same name. The errors for a wrong number of
-    /// arguments and for a missing login come before it.
+    /// no`, and replaces that of an earlier call with the same name. The errors for a wrong number
+    /// of arguments and for a missing login come before it.
     pub fn refuse(&self, command: &str, error: &str) {
         let (command, error) = (command.to_owned(), error.to_owned());
         let _ = self.control(move |service| service.core.refuse(&command, &error));

@@ -21,8 +21,8 @@ pub(crate) const UNTIL_INPUT: &str = "echo group $$; read -r line; exit 5";
 
 /// The end of a script with traps: waits until its input ends; then the script exits with 5.
 ///
-/// Traps run meanwhile. The `cat` ignores all signals but KILL, and has the group of the script. Its
-/// shell names the group, so that no signal comes before these signals are ignored.
+/// Traps run meanwhile. The `cat` ignores all signals but KILL, and has the group of the script.
+/// Its shell names the group, so that no signal comes before these signals are ignored.
 pub(crate) const TRAPPING: &str = "\
 exec 3<&0
 (trap '' HUP INT QUIT TERM USR1 USR2 ALRM VTALRM PROF IO; echo group $$; exec cat <&3 >/dev/null) &

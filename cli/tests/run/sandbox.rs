@@ -51,8 +51,8 @@ fn a_signal_ends_the_wait_for_a_reply() {
     assert_eq!(running.end().code(), 143);
 }
 
-/// Each limit leaves room for one thread more than the limit before. Without room for the thread that
-/// connects, the server counts as unreachable.
+/// Each limit leaves room for one thread more than the limit before. Without room for the thread
+/// that connects, the server counts as unreachable.
 #[test]
 fn too_few_threads_are_no_wrong_usage_and_no_loss() {
     if !geteuid().is_root() {

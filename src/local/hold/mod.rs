@@ -509,8 +509,8 @@ impl Hold {
     }
 }
 
-/// The limit and the minimum of the present holder (`with_max_hold`, `with_min_hold`). Both are those
-/// of the holder's handle, and count from the grant or from the last hand-off.
+/// The limit and the minimum of the present holder (`with_max_hold`, `with_min_hold`). Both are
+/// those of the holder's handle, and count from the grant or from the last hand-off.
 impl Hold {
     /// Returns the moment of the limit, past or future.
     ///

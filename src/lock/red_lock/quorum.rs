@@ -185,8 +185,8 @@ impl QuorumHold {
 
     /// Wakes `parker` at the end of any of the holds.
     ///
-    /// Keeps no handle: callers that wait for the hold watch it too, and a handle that such a caller
-    /// kept would delay the release by the holder.
+    /// Keeps no handle: callers that wait for the hold watch it too, and a handle that such a
+    /// caller kept would delay the release by the holder.
     pub(crate) fn watch(&self, parker: &Arc<Parker>) {
         self.state.lock().holds.iter().for_each(|hold| hold.hold().watch(parker));
     }

@@ -4,8 +4,8 @@
 //! nobody. The texts never repeat a part of the URL: a sign that is not percent-encoded moves parts
 //! of a password into the host, the path, the parameters or the fragment.
 //!
-//! The redis crate reads the host and the port. All else is read here: the crate ignores what it does
-//! not know, and decodes what is wrong or ambiguous without an error.
+//! The redis crate reads the host and the port. All else is read here: the crate ignores what it
+//! does not know, and decodes what is wrong or ambiguous without an error.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

@@ -344,7 +344,8 @@ impl Channels {
         self.controls.quiet_heartbeats()
     }
 
-    /// Counts a caller that waits for a message on the control channel. The caller then wakes the listener.
+    /// Counts a caller that waits for a message on the control channel. The caller then wakes the
+    /// listener.
     pub(crate) fn await_message(self: &Arc<Channels>) -> AwaitedMessage {
         self.awaited_messages.fetch_add(1, Ordering::AcqRel);
         AwaitedMessage(Arc::clone(self))

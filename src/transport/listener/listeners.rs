@@ -1,9 +1,9 @@
 //! All listeners of one client: one, and in a cluster one more for each node.
 //!
 //! A node gets a listener when a caller waits on a channel that the node serves. The listener ends
-//! after a topology change that leaves the node without slots. The node of a channel's slot runs the
-//! releases of its locks. `PUBLISH` and `SPUBLISH` count the subscribers of one node, so this node
-//! knows whether another process waits. Redisson listens there too.
+//! after a topology change that leaves the node without slots. The node of a channel's slot runs
+//! the releases of its locks. `PUBLISH` and `SPUBLISH` count the subscribers of one node, so this
+//! node knows whether another process waits. Redisson listens there too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ struct NodeListeners {
 impl Listeners {
     /// Creates the listeners without starting a thread.
     ///
-    /// A cluster comes with a cell that tells whether it uses sharded pub/sub. Each of its nodes has
-    /// its own listener, with these settings except route, node and name.
+    /// A cluster comes with a cell that tells whether it uses sharded pub/sub. Each of its nodes
+    /// has its own listener, with these settings except route, node and name.
     pub(crate) fn new(
         settings: ListenerSettings,
         channels: Arc<Channels>,
@@ -73,7 +73,8 @@ impl Listeners {
         self.single.need_not_stay();
     }
 
-    /// Starts and connects the listener without a node, for a caller that waits for a message on the control channel.
+    /// Starts and connects the listener without a node, for a caller that waits for a message on
+    /// the control channel.
     ///
     /// Does not block. Returns a message to send, which ends the quiet time of the listener.
     pub(crate) fn listen_for_messages(&self) -> Option<Call> {

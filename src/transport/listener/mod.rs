@@ -28,8 +28,8 @@
 //!   server if the server is silent, and subscribes again to all channels with a waiting caller.
 //!   The confirmations wake these callers.
 //! * When the slot of a channel moves to another node, the listener drops the channel: at the
-//!   message of the server about a shard channel, otherwise at a heartbeat. Its callers send another
-//!   attempt, and the listener of the new node subscribes to it.
+//!   message of the server about a shard channel, otherwise at a heartbeat. Its callers send
+//!   another attempt, and the listener of the new node subscribes to it.
 
 pub(crate) mod channels;
 mod control;
@@ -131,7 +131,8 @@ impl ListenerSettings {
         }
     }
 
-    /// Returns whether callers wait for messages on the control channel of the listener without a node.
+    /// Returns whether callers wait for messages on the control channel of the listener without a
+    /// node.
     fn awaits_messages(&self, channels: &Channels) -> bool {
         self.node.is_none() && channels.awaits_messages()
     }

@@ -9,8 +9,8 @@
 //! takes a sixth of the lease.
 //!
 //! A request without a reply in time fails the later requests of its connection too, and so does an
-//! attempt to connect. So a stall excuses an early time-out: one of four steps took a quarter of the
-//! response time-out.
+//! attempt to connect. So a stall excuses an early time-out: one of four steps took a quarter of
+//! the response time-out.
 //!
 //! Once a server has answered, a waiting call waits through outages. So a call fails before its
 //! deadline only if a fault may have met its first request, or with an error that needs an answer.

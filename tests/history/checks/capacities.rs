@@ -123,8 +123,8 @@ fn of_resizes<'a>(
     spans
 }
 
-/// Returns the numbers of permits of a plain semaphore, those in use included: each change adds some
-/// or takes some away.
+/// Returns the numbers of permits of a plain semaphore, those in use included: each change adds
+/// some or takes some away.
 fn of_additions(first: i64, changes: &[&Attempt]) -> Vec<Span> {
     // The least and the greatest number change by so much at each moment.
     let mut steps: Vec<(Nanos, i64, i64)> = Vec::new();

@@ -9,7 +9,8 @@
 //! Changes of the capacity excuse what was granted before them: the last of the valid holds was
 //! granted between its call and its return, so the greatest capacity of that time counts.
 //!
-//! A call for more permits than there are does not wait for them: it fails within the poll interval.
+//! A call for more permits than there are does not wait for them: it fails within the poll
+//! interval.
 
 use super::capacities::Capacities;
 use super::limits::minimum_end;

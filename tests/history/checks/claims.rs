@@ -94,7 +94,8 @@ mod tests {
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
     use crate::record::millis;
 
-    /// The moment from which a call at 1000 is protected: two polls and the response time-out later.
+    /// The moment from which a call at 1000 is protected: two polls and the response time-out
+    /// later.
     const CLAIMS: u64 = 1000 + 2 * 100 + 50;
 
     /// A long hold, a waiter for three permits from 1000 to 9000, and other calls.

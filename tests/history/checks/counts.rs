@@ -1,6 +1,6 @@
 //! Permits of a plain semaphore are taken and given back exactly once: after the run as many are
-//! free as at its start, less those that killed workers did not give back, and with those that callers
-//! have added. The client completes a change without an answer, unless it is killed.
+//! free as at its start, less those that killed workers did not give back, and with those that
+//! callers have added. The client completes a change without an answer, unless it is killed.
 //!
 //! A server that loses data may lose the count, so there is no check after that.
 

@@ -1,7 +1,8 @@
 //! No two valid holds overlap, except after a fault with which that is documented.
 //!
 //! Even then the first holder learns of its loss in time, or the second does, if a master that was
-//! replaced may have granted the second hold. `capacity.rs` has the overlaps of holds of a semaphore.
+//! replaced may have granted the second hold. `capacity.rs` has the overlaps of holds of a
+//! semaphore.
 
 use super::{Attempt, Effect, History, Hold, Promise, Violation};
 use crate::system::Nanos;

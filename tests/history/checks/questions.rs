@@ -1,14 +1,14 @@
 //! A question about a lock has the right answer.
 //!
-//! A history does not show when a server answered. So an answer counts as wrong only if it was wrong
-//! all the time from the question to the answer: one hold was valid all that time and the lock is
-//! reported free, or no attempt can have held the lock and it is reported held. After an early
-//! release with a minimum, nobody holds the lock and it may be reported either way.
+//! A history does not show when a server answered. So an answer counts as wrong only if it was
+//! wrong all the time from the question to the answer: one hold was valid all that time and the
+//! lock is reported free, or no attempt can have held the lock and it is reported held. After an
+//! early release with a minimum, nobody holds the lock and it may be reported either way.
 //!
 //! An answer with a token has at least that of each hold that was granted before the question.
 //!
-//! A search asks one server after the other. It may miss a lock while a master is replaced, or while
-//! the lock's slot moves.
+//! A search asks one server after the other. It may miss a lock while a master is replaced, or
+//! while the lock's slot moves.
 
 use super::waits::{Spans, end};
 use super::{Attempt, History, Outcome, Promise, Violation};

@@ -1,13 +1,13 @@
 //! A waiter gets a free lock within the poll interval and one response time-out.
 //!
-//! A history does not show when a server had a lock free. It shows when no attempt can have held the
-//! lock: when no attempt was between its call and its end. The servers of the simulation show more:
-//! when they had no key of the lock. Neither time may be longer than the bound.
+//! A history does not show when a server had a lock free. It shows when no attempt can have held
+//! the lock: when no attempt was between its call and its end. The servers of the simulation show
+//! more: when they had no key of the lock. Neither time may be longer than the bound.
 //!
 //! A semaphore counts as free for a waiter while the permits of all other attempts that may have
-//! some, the largest of the possible claims, and its own are not more than the least capacity that it
-//! may have at that moment. A plain semaphore whose count may be lost with a change of its capacity is
-//! left out.
+//! some, the largest of the possible claims, and its own are not more than the least capacity that
+//! it may have at that moment. A plain semaphore whose count may be lost with a change of its
+//! capacity is left out.
 
 use super::capacities::Capacities;
 use super::{Attempt, Bounds, History, Hold, Outcome, Promise, Violation};

@@ -270,7 +270,8 @@ pub(super) fn until_cancelled<T>(
     until_ended(max_wait, || canceller.cancel(), || call(&token), Error::is_cancelled)
 }
 
-/// Calls while another thread ends the call later. Returns `None` if that was the reason of the end.
+/// Calls while another thread ends the call later. Returns `None` if that was the reason of the
+/// end.
 fn until_ended<T>(
     max_wait: Duration,
     end: impl FnOnce() + Send,

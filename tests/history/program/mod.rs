@@ -441,7 +441,8 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Extends some holds with a fixed lease by the length of that lease, some time after the grant.
+    /// Extends some holds with a fixed lease by the length of that lease, some time after the
+    /// grant.
     fn extend<H: Held + ?Sized>(&mut self, hold: &Holding<'_>, guard: &H) {
         let Some(lease) = hold.request.lease else { return };
         if !self.happens(self.arguments.work.extended) {

@@ -106,8 +106,8 @@ impl Thread<'_> {
         kinds.copied().collect()
     }
 
-    /// Searches for locks of all kinds, or of one. Records an answer for each lock that is in use at
-    /// present, and for each other lock that is found.
+    /// Searches for locks of all kinds, or of one. Records an answer for each lock that is in use
+    /// at present, and for each other lock that is found.
     fn search(&mut self) {
         let mut kinds = self.kinds_with_one_key();
         let mut pattern = "*".to_owned();

@@ -343,9 +343,9 @@ impl Core {
     /// Tells a node the state of the cluster.
     ///
     /// Where a slot has another owner than before, its move ends at this node. If the slot has left
-    /// the node or its master, the subscriptions to its shard channels end. A master that has lost a
-    /// slot deletes its keys; one that has become a replica keeps them until [`Core::load`]. Roles
-    /// change by [`Core::promote`] and [`Core::become_replica_of`].
+    /// the node or its master, the subscriptions to its shard channels end. A master that has lost
+    /// a slot deletes its keys; one that has become a replica keeps them until [`Core::load`].
+    /// Roles change by [`Core::promote`] and [`Core::become_replica_of`].
     pub fn set_cluster_map(&mut self, map: &Rc<ClusterMap>) {
         let mut state = self.state.borrow_mut();
         let Mode::Cluster(view) = &mut state.mode else { return };

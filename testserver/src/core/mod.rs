@@ -8,8 +8,8 @@
 //!
 //! A core is a master, a replica, a node of a cluster or a sentinel, and sends other servers
 //! nothing: its owner takes what it has for them, and brings it to them when it likes. So the owner
-//! decides which changes a fail-over loses, and which server knows of it. Nothing happens by itself:
-//! no fail-over, no election, no new connection to a master.
+//! decides which changes a fail-over loses, and which server knows of it. Nothing happens by
+//! itself: no fail-over, no election, no new connection to a master.
 //!
 //! A master with a replica, and a sentinel:
 //!
@@ -246,8 +246,8 @@ impl Core {
     /// Removes all that has expired, as Redis does several times a second; a replica leaves that to
     /// its master.
     ///
-    /// Clients see no difference until the clock goes back, or a replica whose clock is behind takes
-    /// the master's place.
+    /// Clients see no difference until the clock goes back, or a replica whose clock is behind
+    /// takes the master's place.
     pub fn remove_expired(&mut self) {
         let mut state = self.state.borrow_mut();
         (0..DATABASES).for_each(|database| state.remove_expired(database));
@@ -268,8 +268,8 @@ impl Core {
         self.state.borrow_mut().refusals.remove(&command.to_ascii_uppercase());
     }
 
-    /// Returns the time in milliseconds until a key of a database expires, `i64::MAX` for a key that
-    /// does not expire; `None` if there is no such key.
+    /// Returns the time in milliseconds until a key of a database expires, `i64::MAX` for a key
+    /// that does not expire; `None` if there is no such key.
     pub fn remaining(&mut self, database: usize, key: &[u8]) -> Option<i64> {
         let mut state = self.state.borrow_mut();
         let now = state.now_ms();
