@@ -233,7 +233,7 @@ impl MultiLock {
         };
         let calls: Result<Vec<_>> =
             members.iter().map(|member| member.0.acquire_call(&options)).collect();
-        let call = MultiAcquire::new(calls?, patience, &record);
+        let call = MultiAcquire { calls: calls?, patience, record: &record };
         let holds = record.end(patience, call.acquire())?;
         Ok(holds.map(|holds| Box::new(AllHolds(holds)) as Box<dyn GuardSet>))
     }

@@ -20,16 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::{AcquireCall, HoldHandle};
-use crate::cancel::CancelWatch;
 use crate::command::owner::HoldId;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kind::plain::Plain;
 use crate::kind::rules::KindRules as _;
 use crate::lock::multi_lock::batch;
 use crate::stats::CallRecord;
-use crate::util::clock::{self, Moment, Patience, doubled, jittered};
+use crate::util::clock::{self, Patience, doubled, jittered};
 use crate::util::sync::Parker;
-use crate::wait::{Question, Step, wait_for};
 
 /// The first and the longest pause of a caller after a lost round.
 const FIRST_PAUSE: Duration = Duration::from_micros(500);
@@ -55,83 +53,58 @@ pub(super) enum MultiOutcome {
     Refused(usize),
 }
 
-/// The calls for all members, and the rounds of the caller so far.
+/// The calls for all members, and the patience of the caller for the whole.
 pub(super) struct MultiAcquire<'a> {
-    calls: Vec<AcquireCall<'a>>,
-    patience: Patience,
-    record: &'a CallRecord<'a>,
-    started: Moment,
-    parker: Arc<Parker>,
-    /// The position of the lock that was refused last.
-    refused: Option<usize>,
-    /// The rounds since the last one in turn that other callers ended.
-    lost: u32,
-    /// The rounds in turn.
-    turns: u32,
-    /// The rounds since the last answer that an outage ended, and the error of the last of them.
-    outages: u32,
-    outage: Option<Error>,
-    /// The moment of the next round.
-    next: Moment,
+    pub(super) calls: Vec<AcquireCall<'a>>,
+    pub(super) patience: Patience,
+    pub(super) record: &'a CallRecord<'a>,
 }
 
-impl<'a> MultiAcquire<'a> {
-    pub(super) fn new(
-        calls: Vec<AcquireCall<'a>>,
-        patience: Patience,
-        record: &'a CallRecord<'a>,
-    ) -> MultiAcquire<'a> {
-        let (started, parker) = (clock::now(), Parker::mine());
-        MultiAcquire {
-            calls,
-            patience,
-            record,
-            started,
-            parker,
-            refused: None,
-            lost: 0,
-            turns: 0,
-            outages: 0,
-            outage: None,
-            next: started,
-        }
-    }
-
+impl MultiAcquire<'_> {
     /// Blocks until all locks are granted. `None` if the caller's patience ends first.
-    pub(super) fn acquire(mut self) -> Result<Option<Vec<HoldHandle>>> {
-        wait_for(&mut self)
-    }
-
-    /// Plans the next round after one that a refusal of the lock at `refused` ended.
-    ///
-    /// The refused lock may be held for long: the next round begins with a wait for it alone.
-    fn lost_round(&mut self, refused: usize, in_turn: bool) {
-        let now = clock::now();
-        (self.outages, self.outage) = (0, None);
-        match self.refused.replace(refused) {
-            _ if in_turn => (self.lost, self.turns) = (LOST_ROUNDS - 1, self.turns + 1),
-            // The callers with the locks can finish meanwhile.
-            Some(_) => {
-                let pause = doubled(FIRST_PAUSE, self.lost, LONGEST_PAUSE);
-                self.next = now + jittered(pause, HoldId::next().seed() ^ now.nanos());
-                self.lost += 1;
+    pub(super) fn acquire(&self) -> Result<Option<Vec<HoldHandle>>> {
+        let (mut first, mut lost, mut turns, mut outages) = (None, 0, 0, 0);
+        let started = clock::now();
+        loop {
+            let in_turn = lost == LOST_ROUNDS;
+            let round = if in_turn { self.in_turn(turns).map(Some) } else { self.round(first) };
+            let (refused, outage) = match (round, first) {
+                (Ok(Some(MultiOutcome::All(holds))), _) => return Ok(Some(holds)),
+                (Ok(None), _) => return Ok(None),
+                (Ok(Some(MultiOutcome::Refused(position))), _) => (position, None),
+                // After its first refusal the caller waits through outages.
+                (Err(error), Some(first)) if error.is_outage() => (first, Some(error)),
+                (Err(error), _) => return Err(error),
+            };
+            if self.patience.is_over(clock::now()) {
+                return outage.map_or(Ok(None), Err);
             }
-            None => {}
+            self.record.waits(started);
+            if outage.is_some() {
+                let pause = doubled(FIRST_OUTAGE_PAUSE, outages, LONGEST_OUTAGE_PAUSE);
+                let pause = jittered(pause, HoldId::next().seed());
+                let left = clock::now().until(self.patience.end());
+                self.calls[refused].limit().pause(pause.min(left));
+                (lost, outages) = (lost.min(LOST_ROUNDS - 1), outages.saturating_add(1));
+                continue;
+            }
+            outages = 0;
+            match first {
+                // The refused lock may be held for long: the next round waits for it alone.
+                _ if in_turn => (lost, turns) = (LOST_ROUNDS - 1, turns + 1),
+                Some(_) => {
+                    pause(lost, self.patience);
+                    lost += 1;
+                }
+                None => {}
+            }
+            first = Some(refused);
         }
-    }
-
-    /// Plans the next round after one that an outage ended.
-    fn interrupted(&mut self, outage: Error) {
-        let pause = doubled(FIRST_OUTAGE_PAUSE, self.outages, LONGEST_OUTAGE_PAUSE);
-        self.next = clock::now() + jittered(pause, HoldId::next().seed());
-        (self.lost, self.outages) =
-            (self.lost.min(LOST_ROUNDS - 1), self.outages.saturating_add(1));
-        self.outage = Some(outage);
     }
 
     /// Waits for each lock in turn, for a short time, and keeps the earlier locks meanwhile.
-    fn in_turn(&self) -> Result<MultiOutcome> {
-        let wait = doubled(FIRST_WAIT, self.turns, LONGEST_WAIT);
+    fn in_turn(&self, turns: u32) -> Result<MultiOutcome> {
+        let wait = doubled(FIRST_WAIT, turns, LONGEST_WAIT);
         let mut holds = Vec::with_capacity(self.calls.len());
         for (position, call) in self.calls.iter().enumerate() {
             let wait = jittered(wait, HoldId::next().seed());
@@ -145,27 +118,28 @@ impl<'a> MultiAcquire<'a> {
     }
 
     /// Waits for the lock that was refused before, and asks for the others without waiting.
-    fn round(&self) -> Result<MultiOutcome> {
+    ///
+    /// Returns `None` if the caller's patience ends.
+    fn round(&self, first: Option<usize>) -> Result<Option<MultiOutcome>> {
         let mut holds: Vec<Option<HoldHandle>> = self.calls.iter().map(|_| None).collect();
-        if let Some(first) = self.refused {
+        if let Some(first) = first {
             holds[first] = self.calls[first].acquire()?;
             if holds[first].is_none() {
-                // The patience of the caller is over.
-                return Ok(MultiOutcome::Refused(first));
+                return Ok(None);
             }
         }
         while let Some(next) = holds.iter().position(Option::is_none) {
             let group = self.group(next, &holds);
-            match self.take(&group)? {
+            match self.take(&group, first.is_some())? {
                 MultiOutcome::Refused(position) => {
-                    return Ok(MultiOutcome::Refused(group[position]));
+                    return Ok(Some(MultiOutcome::Refused(group[position])));
                 }
                 MultiOutcome::All(taken) => {
                     group.into_iter().zip(taken).for_each(|(at, hold)| holds[at] = Some(hold));
                 }
             }
         }
-        Ok(MultiOutcome::All(holds.into_iter().flatten().collect()))
+        Ok(Some(MultiOutcome::All(holds.into_iter().flatten().collect())))
     }
 
     /// Returns the positions of the locks to ask for together with the one at `next`.
@@ -191,10 +165,10 @@ impl<'a> MultiAcquire<'a> {
     /// Takes the whole group, or only its first lock if the server refuses the batch.
     ///
     /// A caller that was refused before does not yield again.
-    fn take(&self, group: &[usize]) -> Result<MultiOutcome> {
+    fn take(&self, group: &[usize], was_refused: bool) -> Result<MultiOutcome> {
         let mut calls: Vec<_> =
             group.iter().map(|at| self.calls[*at].with_patience(Patience::None)).collect();
-        if self.refused.is_some() {
+        if was_refused {
             calls.iter_mut().for_each(|call| call.options.yields_by = None);
         }
         match &calls[..] {
@@ -216,55 +190,13 @@ fn take_single(call: &AcquireCall<'_>) -> Result<MultiOutcome> {
     })
 }
 
-impl Question for MultiAcquire<'_> {
-    type Yes = Vec<HoldHandle>;
-
-    fn next(&mut self, now: Moment) -> Result<Step<Vec<HoldHandle>>> {
-        Ok(match self.refused {
-            _ if now < self.next => Step::Sleep(self.next),
-            Some(_) => Step::Ask,
-            None => Step::AskAtLeastOnce,
-        })
-    }
-
-    /// Does one round.
-    fn ask(&mut self) -> Result<Option<Vec<HoldHandle>>> {
-        let in_turn = self.lost == LOST_ROUNDS;
-        let round = if in_turn { self.in_turn() } else { self.round() };
-        match round {
-            Ok(MultiOutcome::All(holds)) => return Ok(Some(holds)),
-            Ok(MultiOutcome::Refused(position)) => self.lost_round(position, in_turn),
-            // After its first refusal the caller waits through outages.
-            Err(error) if self.refused.is_some() && error.is_outage() => self.interrupted(error),
-            Err(error) => return Err(error),
-        }
-        if !self.patience.is_over(clock::now()) {
-            self.record.waits(self.started);
-        }
-        Ok(None)
-    }
-
-    fn give_up(&mut self) -> Result<Option<Vec<HoldHandle>>> {
-        self.outage.take().map_or(Ok(None), Err)
-    }
-
-    fn patience(&self) -> Patience {
-        self.patience
-    }
-
-    fn check_not_ended(&self) -> Result<()> {
-        self.calls.iter().try_for_each(AcquireCall::check_not_ended)
-    }
-
-    fn watch(&mut self) -> Result<Vec<CancelWatch>> {
-        Ok(self.calls.iter().flat_map(|call| call.watch(&self.parker)).collect())
-    }
-
-    fn parker(&self) -> &Arc<Parker> {
-        &self.parker
-    }
-
-    fn waits(&mut self) {
-        self.record.waits(self.started);
+/// Pauses after a lost round, so that the callers with the locks can finish.
+fn pause(lost: u32, patience: Patience) {
+    let now = clock::now();
+    let pause = doubled(FIRST_PAUSE, lost, LONGEST_PAUSE);
+    let end = (now + jittered(pause, HoldId::next().seed() ^ now.nanos())).min(patience.end());
+    let parker = Parker::mine();
+    while clock::now() < end {
+        parker.park_until(end);
     }
 }
