@@ -220,7 +220,7 @@ pub(crate) struct OtherHold<'a> {
 }
 
 /// The commands, the replies and the sharing rules of one kind of lock.
-pub(crate) trait KindRules: Send + Sync {
+pub(crate) trait KindRules: RefUnwindSafe + Send + Sync {
     /// Returns the kind, as events name it.
     fn kind(&self) -> Kind;
 
