@@ -428,12 +428,12 @@ fn one_file_has_the_platform_specific_code() {
     assert_eq!(files.len(), 1, "{files:?}");
 }
 
-/// Runs `script/embedded` with a stand-in for `cargo` that knows all skipped tests. Returns the
-/// folders whose tests were run, or what the script said.
+/// Runs `script/embedded` with a stand-in for `cargo`, and for the programs with the tests, that
+/// knows all skipped tests. Returns the folders whose tests were run, or what the script said.
 fn folders_run(arguments: &[&str]) -> Result<Vec<String>, String> {
     let stand_in = r#"#!/bin/sh
 case "$*" in
-*--no-run*) ;;
+*--no-run*) for it in kinds api protocol faults isolated; do echo "tests/$it/main.rs ($0)"; done ;;
 *--list*) grep -o '[a-z]*/[a-z0-9_:]*' script/embedded | sed 's,^[a-z]*/,,; s,$,: test,' ;;
 "test "*) echo "$*" | sed 's/.*--test \([a-z]*\).*/ran \1/' ;;
 esac
