@@ -190,7 +190,12 @@ impl<'a> LockQuestion<'a> {
     }
 
     /// Warns of a long wait for an owned guard that this thread took. Returns the next check.
+    ///
+    /// A call that ends now waits no more.
     fn warn_of_own_guard(&mut self, now: Moment) -> Moment {
+        if self.is_over(now) {
+            return Moment::END;
+        }
         let (local, kind) = (&self.context().local, self.call.rules.kind());
         let Acquirer { caller, owner, started, .. } = &self.acquirer;
         let awaits = || local.awaits_own_guard(caller, owner, now);

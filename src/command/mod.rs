@@ -1,11 +1,11 @@
-//! Everything that is sent to Redis and read from it: packed commands, scripts, replies, the names
-//! of keys and channels, and the owner fields of locks.
+//! What locks send to Redis and read from it: scripts, the names of keys and channels, the owner
+//! fields of locks, records and messages.
 //!
-//! Imports only `error` and `util`. Reading order: [`script`] (the table of Lua scripts), [`call`]
-//! (packed commands), [`reply`] (replies and pushed messages), then [`owner`] and [`name`], which
-//! define the bytes shared with other clients; [`permit`] has the ids of permits. [`client_record`]
-//! is the hash that names a client, [`details`] the messages about holds between clients, [`grant`]
-//! the message that grants a lock, [`leader`] the record of an election's leader.
+//! Imports `transport` (calls, replies and scripts only), `error` and `util`. Reading order:
+//! [`script`] (the table of Lua scripts), then [`owner`] and [`name`], which define the bytes shared
+//! with other clients; [`permit`] has the ids of permits. [`client_record`] is the hash that names a
+//! client, [`details`] the messages about holds between clients, [`grant`] the message that grants a
+//! lock, [`leader`] the record of an election's leader.
 
 pub(crate) mod client_record;
 pub(crate) mod details;

@@ -1,6 +1,6 @@
 //! The state that all handles of one client share, and its start and stop.
 //!
-//! Imports `config`, `watchdog`, `local`, `listener`, `pool`, `topology` and below. [`start`]
+//! Imports `config`, `watchdog`, `local`, `transport` and below. [`start`]
 //! builds an engine; [`Deployment`] knows the servers; [`control`] handles the messages of
 //! other processes and of the servers; this file has the state that the verbs use, and the
 //! shutdown:

@@ -19,8 +19,8 @@
 //! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
 //! `waiters.rs` the callers that wait for a queue lock, `permits.rs` those that wait for permits,
 //! `release.rs` the end of a guard, `fairness.rs` the yields, `details.rs` what others may ask
-//! about a hold. Imports `kind`, `command`, `listener` (channels only), `events`, `error` and
-//! `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
+//! about a hold. Imports `kind`, `command`, `events`, the channels of `transport`, `error`
+//! and `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
 
 mod details;
 mod fairness;

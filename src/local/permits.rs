@@ -124,8 +124,9 @@ impl PermitPlace {
 
 impl Drop for PermitPlace {
     fn drop(&mut self) {
-        self.callers.queue.lock().leave(self.ticket);
+        // First, so that the subscription does not end between the two steps.
         self.callers.channel.caller_left();
+        self.callers.queue.lock().leave(self.ticket);
     }
 }
 

@@ -27,8 +27,8 @@ pub(crate) trait Question {
     /// Called before each step: what others have done for the caller is noticed here.
     fn next(&mut self, now: Moment) -> Result<Step<Self::Yes>>;
 
-    /// Asks once. Returns `None` if the answer is no, and what is necessary for a later one is
-    /// done.
+    /// Asks once. Returns `None` if the answer is no, or has not come and the call goes on. What a
+    /// later answer needs is done then.
     fn ask(&mut self) -> Result<Option<Self::Yes>>;
 
     /// Returns the outcome of a call whose patience is over: `None`, or the error that left the

@@ -80,6 +80,8 @@ struct RedRetries {
     quiet_until: Moment,
     /// The moment of the next question, unless a message makes it due earlier.
     next: Moment,
+    /// Whether the call has asked since its patience is over.
+    has_asked_last: bool,
 }
 
 impl Drop for RedAcquire<'_> {
@@ -112,6 +114,7 @@ impl<'a> RedAcquire<'a> {
                 error: None,
                 quiet_until: Moment::START,
                 next: Moment::START,
+                has_asked_last: false,
             },
             record,
             hold_poll: None,
@@ -149,7 +152,12 @@ impl<'a> RedAcquire<'a> {
     }
 
     /// Warns of a long wait for an owned guard that this thread took. Returns the next check.
+    ///
+    /// A call that ends now waits no more.
     fn warn_of_own_guard(&mut self, now: Moment) -> Moment {
+        if self.patience.is_over(now) {
+            return Moment::END;
+        }
         let RedLock { name, local, .. } = self.lock;
         let awaits = || !self.holder.is_owned() && local.has_own_guard();
         let deadline = self.patience.deadline();
@@ -259,6 +267,7 @@ impl Question for RedAcquire<'_> {
                 self.retries.next = now;
                 Moment::END
             }
+            RedTurn::HeldHere(_) if self.patience.is_over(now) => now,
             RedTurn::HeldHere(hold) => {
                 // Asks when the hold ends.
                 self.retries.next = now;
@@ -268,9 +277,13 @@ impl Question for RedAcquire<'_> {
                 if let Some(end) = self.yields_until(now) {
                     return Ok(Step::Yield(end));
                 }
-                let RedRetries { refusals, quiet_until, next, .. } = self.retries;
+                let RedRetries { quiet_until, next, has_asked_last, .. } = self.retries;
+                // The end of a lease brings no message, so a call asks once more at its end.
+                if self.patience.is_over(now) && !has_asked_last {
+                    self.retries.has_asked_last = true;
+                    return Ok(Step::AskAtLeastOnce);
+                }
                 match (now < quiet_until, next <= now || self.channels.has_unseen()) {
-                    (false, true) if refusals == 0 => return Ok(Step::AskAtLeastOnce),
                     (false, true) => return Ok(Step::Ask),
                     (true, _) => quiet_until,
                     (false, false) => next,
@@ -314,7 +327,7 @@ impl Question for RedAcquire<'_> {
     }
 
     fn watch(&mut self) -> Result<Vec<CancelWatch>> {
-        // They exist since the beginning.
+        // They exist since the beginning, because a ballot sleeps on the same parker.
         Ok(Vec::new())
     }
 

@@ -1,6 +1,6 @@
 //! One connection to a server. The only folder that names the redis crate.
 //!
-//! Imports `command`, `error` and `util`. The sockets and the waiting are the crate's own; the
+//! Imports `error` and `util`. The sockets and the waiting are the crate's own; the
 //! redis crate gives the syntax of URLs and the parser of replies. Read this file first, then
 //! [`stream`] with [`socket`] and [`tls`], and [`address`].
 //!

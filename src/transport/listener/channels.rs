@@ -51,7 +51,8 @@ struct ChannelState {
 }
 
 /// Callers of a channel that are not registered on it, and that themselves decide whom a message
-/// wakes. Called under the mutex of the channel: must not block, nor call the channel.
+/// wakes. Called under the mutex of the channel, so a mutex of the audience is always the second:
+/// must not block, nor call the channel.
 pub(crate) trait Audience: fmt::Debug + Send + Sync {
     fn hears(&self, payload: &[u8]);
 
@@ -363,8 +364,11 @@ impl Channels {
     }
 
     /// Returns whether the handler of the control channel has handled a message.
+    ///
+    /// `true` also if the client has ended, or the handler has panicked.
     pub(super) fn is_handled(&self, message: &[u8], generation: Generation) -> bool {
-        self.with_handler(|handler| handler.handle(message, generation)).unwrap_or(false)
+        self.control_handler.get().is_some()
+            && self.with_handler(|handler| handler.handle(message, generation)).unwrap_or(true)
     }
 
     /// Runs `action` with the handler of the control channel, if there is one.
@@ -443,6 +447,27 @@ mod tests {
             before,
             "a caller that registers now must send another attempt"
         );
+    }
+
+    #[test]
+    fn a_message_whose_handler_panics_is_no_name_of_a_channel() {
+        #[derive(Default)]
+        struct Panicking;
+        impl ControlHandler for Panicking {
+            fn handle(&self, message: &[u8], _: Generation) -> bool {
+                assert!(message.starts_with(b"c"), "a message of a test");
+                false
+            }
+            fn listening(&self) {}
+        }
+        let (channels, handler) = (Channels::default(), Arc::new(Panicking));
+        let is_handled = |message: &[u8]| channels.is_handled(message, Generation::default());
+        assert!(!is_handled(b"x"), "nobody handles messages yet");
+        let handler_of: Weak<dyn ControlHandler> = Arc::downgrade(&handler) as _;
+        channels.set_control_handler(handler_of);
+        assert!(!is_handled(b"c") && is_handled(b"x"));
+        drop(handler);
+        assert!(is_handled(b"c"), "the client has ended");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Connections that threads share, background requests, and the way to the right server.
 //!
-//! Imports `topology`, `connection`, `command` and below. Read [`request`] first (a command, and
-//! the receiver of its outcome), then [`shared_connection`] (a queue whose leader writes and reads
-//! for all), [`pipeline`] (one connection's requests on the wire), [`connections`] (which
+//! Imports `topology`, `connection` and below. Read [`request`] first (a command, and the receiver
+//! of its outcome), then [`shared_connection`] (a queue whose leader writes and reads for all),
+//! [`pipeline`] (one connection's requests on the wire), [`connections`] (which
 //! connection a request takes), [`background`] and [`reaper`], and [`router`] (which server).
 //! [`joined`] holds one mechanism of the pipeline, and can be read last.
 //!
