@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::acquire::Acquirer;
 use crate::acquire::handle::{HoldHandle, LockContext};
 use crate::acquire::question::LockQuestion;
-use crate::cancel::{CancelToken, CancelWatch, Limit};
+use crate::cancel::{CancelToken, Limit};
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event};
@@ -19,7 +19,6 @@ use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, YieldsTo};
 use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Moment, Patience};
-use crate::util::sync::Parker;
 use crate::wait::schedule::Pace;
 
 /// Time after the caller's deadline in which the last reply may still arrive.
@@ -235,14 +234,7 @@ impl<'a> AcquireCall<'a> {
 
     /// Returns an error if the client is closed or the call is cancelled.
     pub(crate) fn check_not_ended(&self) -> Result<()> {
-        self.context.engine.check_open()?;
-        self.options.cancel.map_or(Ok(()), CancelToken::check)
-    }
-
-    /// Has the parker woken when the client is closed or the call is cancelled.
-    pub(crate) fn watch(&self, parker: &Arc<Parker>) -> Vec<CancelWatch> {
-        let ends = std::iter::once(&self.context.engine.closing).chain(self.options.cancel);
-        ends.map(|end| end.watch(parker)).collect()
+        self.context.engine.check_not_ended(self.options.cancel)
     }
 
     pub(crate) fn handle(&self, hold: Arc<Hold>) -> HoldHandle {

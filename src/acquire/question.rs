@@ -242,7 +242,7 @@ impl<'a> LockQuestion<'a> {
     /// Returns the step of an attempt, which uses that connection if there is one.
     fn ask_on(&mut self, connection: Option<ConnectionId>) -> Step<HoldHandle> {
         self.upcoming.connection = connection;
-        if self.schedule.has_attempted() { Step::Ask } else { Step::AskAtLeastOnce }
+        self.schedule.ask()
     }
 
     /// Returns whether permits may be free that the call has not asked for.
@@ -341,8 +341,9 @@ impl Question for LockQuestion<'_> {
     fn watch(&mut self) -> Result<Vec<CancelWatch>> {
         self.has_slept = true;
         // The threads ahead in the queue do not exist in a forked child.
-        self.context().engine.router.check_process()?;
-        Ok(self.call.watch(self.parker()))
+        let engine = &self.context().engine;
+        engine.router.check_process()?;
+        Ok(engine.watch_ends(self.call.options.cancel, self.parker()))
     }
 
     fn parker(&self) -> &Arc<Parker> {

@@ -72,10 +72,11 @@ fn send(
     let change = BackgroundChange { name, router: Arc::downgrade(router), record };
     let after_close = context.engine.settings.watchdog_timeout.min(RESEND_TIME);
     let now = clock::now();
-    let task = match context.engine.closing.is_cancelled() {
+    let task = if context.engine.closing.is_cancelled() {
         // The guard of a latch may be dropped long after the close.
-        true => BackgroundTask::new(now + after_close),
-        false => BackgroundTask { after_close, ..BackgroundTask::new(now + RESEND_TIME) },
+        BackgroundTask::new(now + after_close)
+    } else {
+        BackgroundTask { after_close, ..BackgroundTask::new(now + RESEND_TIME) }
     };
     let task = task.then(move |outcome| change.settle(outcome));
     router.send_background(Request::background(call, task), connection);

@@ -49,8 +49,7 @@ impl CountCall<'_> {
 
     /// Returns an error if the client is closed or the call is cancelled.
     pub(super) fn check_not_ended(&self) -> Result<()> {
-        self.context.engine.check_open()?;
-        self.cancel.map_or(Ok(()), CancelToken::check)
+        self.context.engine.check_not_ended(self.cancel)
     }
 
     /// Returns the statistics for the kind and the label of the handle.
@@ -150,11 +149,7 @@ impl<C: AwaitedCount> Question for CountWait<'_, C> {
 
     fn next(&mut self, now: Moment) -> Result<Step<()>> {
         let is_due = self.count.is_due(now, &mut self.schedule);
-        Ok(match (is_due, self.schedule.has_attempted()) {
-            (true, true) => Step::Ask,
-            (true, false) => Step::AskAtLeastOnce,
-            (false, _) => Step::Sleep(self.schedule.next_attempt()),
-        })
+        Ok(if is_due { self.schedule.ask() } else { Step::Sleep(self.schedule.next_attempt()) })
     }
 
     fn ask(&mut self) -> Result<Option<()>> {
@@ -207,8 +202,7 @@ impl<C: AwaitedCount> Question for CountWait<'_, C> {
     fn watch(&mut self) -> Result<Vec<CancelWatch>> {
         let engine = &self.call.context.engine;
         engine.router.check_process()?;
-        let ends = std::iter::once(&engine.closing).chain(self.call.cancel);
-        Ok(ends.map(|end| end.watch(&self.parker)).collect())
+        Ok(engine.watch_ends(self.call.cancel, &self.parker))
     }
 
     fn parker(&self) -> &Arc<Parker> {

@@ -27,7 +27,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::audit::{self, AuditFinding, AuditScope};
-use crate::cancel::{CancelToken, Limit, ResponseLimit};
+use crate::cancel::{CancelToken, CancelWatch, Limit, ResponseLimit};
 use crate::command::name::Name;
 use crate::config::BackOff;
 use crate::engine::deployment::Deployment;
@@ -209,6 +209,22 @@ impl Engine {
     /// Returns an error once the client is closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closing.is_cancelled() { Err(Error::closed()) } else { Ok(()) }
+    }
+
+    /// Returns an error once the client is closed, or the call with that token is cancelled.
+    pub(crate) fn check_not_ended(&self, cancel: Option<&CancelToken>) -> Result<()> {
+        self.check_open()?;
+        cancel.map_or(Ok(()), CancelToken::check)
+    }
+
+    /// Has the parker woken when the client is closed, or the call with that token is cancelled.
+    pub(crate) fn watch_ends(
+        &self,
+        cancel: Option<&CancelToken>,
+        parker: &Arc<Parker>,
+    ) -> Vec<CancelWatch> {
+        let ends = std::iter::once(&self.closing).chain(cancel);
+        ends.map(|end| end.watch(parker)).collect()
     }
 
     /// Blocks until commands can be sent.

@@ -69,10 +69,12 @@ impl Local {
         }
         let lost = state.end_expired(now);
         let held_here = state.is_held(now);
-        let turn = match mem::take(&mut state.may_be_free) {
-            true => Turn::AskAtOnce { connection: state.unanswered_release(), held_here },
-            false if held_here => Turn::HeldHere,
-            false => state.turn_to_ask(now, &self.bounds, yields),
+        let turn = if mem::take(&mut state.may_be_free) {
+            Turn::AskAtOnce { connection: state.unanswered_release(), held_here }
+        } else if held_here {
+            Turn::HeldHere
+        } else {
+            state.turn_to_ask(now, &self.bounds, yields)
         };
         drop(state);
         self.report_lost(lost);

@@ -21,6 +21,7 @@ use crate::error::{Error, LostReason, Result};
 use crate::transport::listener::channels::{Channel, ListenerSession, MessageCount, Registration};
 use crate::transport::pool::router::MAX_OUTDATED_REPLIES;
 use crate::util::clock::{Moment, jittered};
+use crate::wait::Step;
 use notifications::Notifications;
 
 pub(crate) use notifications::ChannelView;
@@ -106,6 +107,11 @@ impl RetrySchedule {
     /// Returns whether the call has made an attempt.
     pub(crate) fn has_attempted(&self) -> bool {
         self.has_attempted
+    }
+
+    /// Returns the step of a call whose attempt is due.
+    pub(crate) fn ask<Yes>(&self) -> Step<Yes> {
+        if self.has_attempted { Step::Ask } else { Step::AskAtLeastOnce }
     }
 
     /// Returns whether the server has refused the call, which then waits through outages.

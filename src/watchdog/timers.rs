@@ -186,10 +186,12 @@ impl Watchdog {
         let due = watched.hold.next_renewal(now, period, lease - period);
         let spread = jittered(lease / SPREAD_DIVISOR, watched.hold.id().seed());
         let later = (due + spread).rounded_up(lease / RENEWAL_GRAIN_DIVISOR);
-        match is_renewed {
-            _ if due <= now => now,
-            true => later,
-            false => later.min(now + watched.hold.remaining(now)),
+        if due <= now {
+            now
+        } else if is_renewed {
+            later
+        } else {
+            later.min(now + watched.hold.remaining(now))
         }
     }
 

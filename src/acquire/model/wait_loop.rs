@@ -282,11 +282,7 @@ impl<E: Environment> Question for WaitingCall<'_, E> {
             }
             Turn::Yield(_) => unreachable!("it yields to nobody"),
         };
-        Ok(match (is_due, self.schedule.has_attempted()) {
-            (true, true) => Step::Ask,
-            (true, false) => Step::AskAtLeastOnce,
-            (false, _) => Step::Sleep(Moment::END),
-        })
+        Ok(if is_due { self.schedule.ask() } else { Step::Sleep(Moment::END) })
     }
 
     fn ask(&mut self) -> LibraryResult<Option<Arc<Hold>>> {

@@ -69,6 +69,7 @@ pub(super) struct RedAcquire<'a> {
 }
 
 /// The questions of one call so far.
+#[derive(Default)]
 struct RedRetries {
     refusals: u32,
     /// Consecutive wake-ups by a message that ended in a refusal.
@@ -107,15 +108,7 @@ impl<'a> RedAcquire<'a> {
             _watching: lock.watch(&parker),
             parker,
             channels: RedChannels::default(),
-            retries: RedRetries {
-                refusals: 0,
-                refused_wake_ups: 0,
-                late_grants: 0,
-                error: None,
-                quiet_until: Moment::START,
-                next: Moment::START,
-                has_asked_last: false,
-            },
+            retries: RedRetries::default(),
             record,
             hold_poll: None,
             own_guard: OwnGuardWarning::default(),

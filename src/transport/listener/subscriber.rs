@@ -145,10 +145,11 @@ impl<'a> Subscriber<'a> {
     /// Waits for a message. Returns `None` from time to time on a quiet connection.
     fn receive(&mut self) -> Result<Option<Reply>> {
         let (soon, quiet) = (clock::now() + MAX_SILENCE, self.settings.quiet_silence);
-        let limit = match self.control.is_quiet() {
+        let limit = if self.control.is_quiet() {
             // A caller that needs the connection meanwhile is noticed when the reader leaves.
-            true => ReadLimit { leave: soon, ..ReadLimit::due(self.heard_at + quiet) },
-            false => ReadLimit::due(soon),
+            ReadLimit { leave: soon, ..ReadLimit::due(self.heard_at + quiet) }
+        } else {
+            ReadLimit::due(soon)
         };
         let reply = self.conn.receive_until(&limit).map_err(|fault| fault.error)?;
         if reply.is_some() {

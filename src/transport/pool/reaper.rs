@@ -92,10 +92,11 @@ impl Connections {
             connection.serve();
         }
         let unread_due = self.read_unread(id);
-        match due.next == Moment::END && connection.unsent() == 0 {
+        if due.next == Moment::END && connection.unsent() == 0 {
             // Nothing is scheduled or queued, and new requests wake the reaper.
-            true => unread_due,
-            false => unread_due.min(due.next).min(clock::now() + LONGEST_SLEEP),
+            unread_due
+        } else {
+            unread_due.min(due.next).min(clock::now() + LONGEST_SLEEP)
         }
     }
 

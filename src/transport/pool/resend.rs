@@ -90,10 +90,11 @@ impl<'a> Resend<'a> {
         error: Error,
     ) -> Result<RoutedCall, Failure> {
         let retry_later = redirected.redirect == Redirect::RetryLater;
-        match self.has_time(retry_later) {
-            true => self.queue_redirected(connection, redirected, error),
-            false if retry_later => Err(Failure::not_followed(redirected, error)),
-            false => Err(Failure::not_followed(redirected, no_agreement())),
+        if self.has_time(retry_later) {
+            self.queue_redirected(connection, redirected, error)
+        } else {
+            let error = if retry_later { error } else { no_agreement() };
+            Err(Failure::not_followed(redirected, error))
         }
     }
 
