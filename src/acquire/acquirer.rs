@@ -74,7 +74,7 @@ impl<'a> Acquirer<'a> {
 
     /// Leaves the queue; returns a valid hold that was handed over in the meantime.
     pub(super) fn leave(&mut self) -> Option<HoldHandle> {
-        let handed = self.call.context.local.leave(self.ticket.take()?);
+        let handed = self.call.context.local.leave(self.ticket.take()?, &self.caller);
         let handed = handed.map(|hold| self.call.handle(hold)).filter(HoldHandle::is_held);
         handed.inspect(HoldHandle::watch_limit)
     }

@@ -13,13 +13,12 @@ use crate::cancel::{CancelToken, Limit};
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event};
-use crate::kind::rules::{KindRules, ListensTo, PermitRequest, Queueing};
+use crate::kind::rules::{KindRules, PermitRequest, Queueing};
 use crate::local::hold::{Hold, HoldSettings};
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, YieldsTo};
 use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Moment, Patience};
-use crate::wait::schedule::Pace;
 
 /// Time after the caller's deadline in which the last reply may still arrive.
 ///
@@ -208,16 +207,6 @@ impl<'a> AcquireCall<'a> {
     /// Returns the length of the lease that the call asks for.
     pub(crate) fn lease(&self) -> Duration {
         self.options.lease.unwrap_or(self.context.engine.settings.watchdog_timeout)
-    }
-
-    /// Returns how soon a refused call tries again without a message.
-    pub(super) fn pace(&self) -> Pace {
-        match (self.rules.listens_to(), self.rules.queueing()) {
-            (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
-            (ListensTo::Grants, _) => Pace::Granted,
-            (ListensTo::Permits, _) | (_, Queueing::InProcess) => Pace::WatchdogPolls,
-            (_, Queueing::None) => Pace::OwnPolls,
-        }
     }
 
     /// Returns the limit of the wait for a reply.

@@ -39,9 +39,10 @@ use crate::cancel::CancelWatch;
 use crate::error::{Error, Result};
 use crate::events::{Event, Waited};
 use crate::kind::rules::{
-    AcquireArgs, AcquireReply, ListensTo, Place, PlaceArgs, QueuedReply, Queueing, Wake,
+    AcquireArgs, AcquireReply, ListensTo, Pace, Place, PlaceArgs, QueuedReply, Queueing, Wake,
 };
 use crate::local::hold::{self, Hold};
+use crate::local::mailbox::News;
 use crate::local::permit_queue::PermitWaiter;
 use crate::local::permits::PermitPlace;
 use crate::local::waiters::{GrantBase, WaiterGrant};
@@ -58,7 +59,7 @@ use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Parker;
 use crate::wait::own_guard::OwnGuardWarning;
-use crate::wait::schedule::{ChannelView, Pace, RetrySchedule};
+use crate::wait::schedule::{ChannelView, RetrySchedule};
 use crate::wait::{Question, Step, wait_for};
 
 /// The question of one call for a lock or for permits.
@@ -139,7 +140,8 @@ impl Drop for LockQuestion<'_> {
 impl<'a> LockQuestion<'a> {
     pub(super) fn new(acquirer: Acquirer<'a>, now: Moment) -> LockQuestion<'a> {
         let (call, seed) = (acquirer.call, acquirer.id.seed());
-        let poll_interval = call.context.engine.settings.poll_interval;
+        let settings = &call.context.engine.settings;
+        let (poll_interval, back_off) = (settings.poll_interval, settings.back_off);
         LockQuestion {
             call,
             acquirer,
@@ -148,7 +150,7 @@ impl<'a> LockQuestion<'a> {
             max_holders: 0,
             leftovers: Leftovers::default(),
             place: None,
-            schedule: RetrySchedule::new(now, poll_interval, seed, call.pace()),
+            schedule: RetrySchedule::new(now, poll_interval, back_off, seed, call.rules.pace()),
             upcoming: Upcoming::default(),
             wakeups: Wakeups::default(),
             reports: Reports::default(),
@@ -204,16 +206,6 @@ impl<'a> LockQuestion<'a> {
         self.reports.own_guard.check(*started, now, deadline, awaits, (name, kind))
     }
 
-    fn turn(&self, now: Moment) -> Turn {
-        let local = &self.context().local;
-        let was_refused = self.schedule.was_refused();
-        let yields = if was_refused { YieldsTo::Nobody } else { self.call.yields_to(now) };
-        match self.acquirer.ticket {
-            Some(ticket) => local.turn(ticket, now, yields),
-            None => local.turn_unqueued(self.acquirer.id, now, yields),
-        }
-    }
-
     /// Returns whether a server may grant the lock to this call by message.
     fn awaits_grants(&self) -> bool {
         self.acquirer.caller.request.waits && self.call.rules.listens_to() == ListensTo::Grants
@@ -239,18 +231,6 @@ impl<'a> LockQuestion<'a> {
         Ok(None)
     }
 
-    /// Returns the step of an attempt, which uses that connection if there is one.
-    fn ask_on(&mut self, connection: Option<ConnectionId>) -> Step<HoldHandle> {
-        self.upcoming.connection = connection;
-        self.schedule.ask()
-    }
-
-    /// Returns whether permits may be free that the call has not asked for.
-    fn must_ask(&self) -> bool {
-        self.schedule.has_attempted()
-            && self.wakeups.permits.as_ref().is_some_and(|it| it.must_ask())
-    }
-
     /// Emits the events of a call that has ended.
     fn report(&self, acquired: Option<&HoldHandle>) {
         let (events, waited) =
@@ -272,43 +252,45 @@ impl Question for LockQuestion<'_> {
     type Yes = HoldHandle;
 
     fn next(&mut self, now: Moment) -> Result<Step<HoldHandle>> {
-        let turn = loop {
-            match self.turn(now) {
-                Turn::HandedOff(hold) => {
+        self.upcoming = Upcoming::default();
+        let must_ask = loop {
+            match self.acquirer.caller.mailbox.take() {
+                News::HandedOff(hold) => {
                     if let Some(handle) = self.take_handed_off(hold, now)? {
                         return Ok(Step::Done(handle));
                     }
                 }
-                turn => break turn,
+                News::Granted(grant) => {
+                    self.upcoming.grant = Some(grant);
+                    return Ok(Step::AskAtLeastOnce);
+                }
+                News::Ask => break true,
+                News::None => break false,
             }
         };
-        self.upcoming = Upcoming::default();
-        let message_count = self.wakeups.registration.as_ref().map(Registration::message_count);
-        let sleep_until = match turn {
-            Turn::HandedOff(_) | Turn::Behind => {
+        let yields_to_nobody = must_ask || self.schedule.was_refused();
+        let yields = if yields_to_nobody { YieldsTo::Nobody } else { self.call.yields_to(now) };
+        let sleep_until = match self.context().local.turn(self.acquirer.ticket, now, yields) {
+            Turn::Behind => {
                 self.schedule.wait_behind();
                 Moment::END
             }
             Turn::Yield(end) => return Ok(Step::Yield(end)),
-            Turn::Granted(grant) => {
-                self.upcoming.grant = Some(grant);
-                return Ok(Step::AskAtLeastOnce);
-            }
-            Turn::AskAtOnce { connection, held_here } => {
-                self.schedule.found_free(held_here);
-                return Ok(self.ask_on(connection));
-            }
-            Turn::HeldHere => {
-                if self.schedule.is_due_while_held_here(now) {
-                    return Ok(self.ask_on(None));
+            Turn::Ask { held_here, connection } => {
+                let is_due = if must_ask {
+                    self.schedule.found_free(held_here);
+                    true
+                } else if held_here {
+                    self.schedule.is_due_while_held_here(now)
+                } else {
+                    let registration = self.wakeups.registration.as_ref();
+                    self.schedule.is_due(now, registration.map(Registration::message_count))
+                };
+                if is_due {
+                    self.upcoming.connection = connection;
+                    return Ok(self.schedule.ask());
                 }
-                self.schedule.next_poll()
-            }
-            Turn::AskWhenDue(connection) => {
-                if self.must_ask() || self.schedule.is_due(now, message_count) {
-                    return Ok(self.ask_on(connection));
-                }
-                self.schedule.next_attempt()
+                if held_here { self.schedule.next_poll() } else { self.schedule.next_attempt() }
             }
         };
         Ok(Step::Sleep(sleep_until.min(self.warn_of_own_guard(now))))
@@ -347,7 +329,7 @@ impl Question for LockQuestion<'_> {
     }
 
     fn parker(&self) -> &Arc<Parker> {
-        &self.acquirer.caller.parker
+        self.acquirer.caller.mailbox.parker()
     }
 
     fn waits(&mut self) {
@@ -366,6 +348,7 @@ impl LockQuestion<'_> {
     ///
     /// Returns `None` if the lock was refused, or if there was no reply and the call goes on.
     fn attempt(&mut self, connection: Option<ConnectionId>) -> Result<Option<HoldHandle>> {
+        self.acquirer.caller.mailbox.begin_question();
         let command = self.prepare();
         let router = &self.context().engine.router;
         let copy = self.leftovers.late_copy.map(|copy| copy.connection);
@@ -393,8 +376,8 @@ impl LockQuestion<'_> {
         if self.awaits_grants() {
             self.wakeups.session = self.context().engine.channels.session();
             let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
-            let (id, parker) = (self.acquirer.id, &self.acquirer.caller.parker);
-            self.context().local.await_grant(id.number(), self.call.rules, parker, base);
+            let (id, mailbox) = (self.acquirer.id, &self.acquirer.caller.mailbox);
+            self.context().local.await_grant(id.number(), self.call.rules, mailbox, base);
         }
     }
 
@@ -407,7 +390,7 @@ impl LockQuestion<'_> {
             local.permits(&engine.channels).join(PermitWaiter {
                 permits: permits.count(),
                 since: *started,
-                parker: Arc::clone(&caller.parker),
+                mailbox: Arc::clone(&caller.mailbox),
                 claimant: Some(Arc::clone(permits.claimant())),
             })
         });
@@ -690,7 +673,7 @@ impl LockQuestion<'_> {
     fn refused(&mut self, left: Option<Duration>, sent: Moment) {
         let (LockContext { engine, local }, waits) =
             (self.context(), self.acquirer.caller.request.waits);
-        let polled = waits && matches!(self.call.pace(), Pace::WatchdogPolls | Pace::Granted);
+        let polled = waits && matches!(self.call.rules.pace(), Pace::WatchdogPolls | Pace::Granted);
         let now = clock::now();
         self.call.series().answered(sent.until(now));
         if local.refused(sent, now, polled) {
@@ -714,7 +697,7 @@ impl LockQuestion<'_> {
         self.schedule.refused(clock::now(), left);
         let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
         if self.wakeups.registration.is_none() {
-            let registration = channel.register(&self.acquirer.caller.parker);
+            let registration = channel.register(self.acquirer.caller.mailbox.parker());
             self.schedule.registered(&registration, &channel, engine.listeners.session());
             self.wakeups.registration = Some(registration);
         }

@@ -12,12 +12,13 @@ use crate::cancel::{CancelToken, CancelWatch, Limit};
 use crate::command::owner::HoldId;
 use crate::error::{Error, Result};
 use crate::events::{Event, Kind, Waited};
+use crate::kind::rules::Pace;
 use crate::local::hold::HoldSettings;
 use crate::stats::{CallRecord, Series};
 use crate::transport::listener::channels::SubscriptionState;
 use crate::util::clock::{self, Moment, Patience};
 use crate::util::sync::Parker;
-use crate::wait::schedule::{ChannelView, Pace, RetrySchedule};
+use crate::wait::schedule::{ChannelView, RetrySchedule};
 use crate::wait::{self, Question, Step};
 
 /// One call of a verb that waits for a count: its subject and its end.
@@ -124,13 +125,14 @@ pub(super) fn wait_for(call: &CountCall<'_>, count: impl AwaitedCount) -> Result
     let (engine, started) = (&call.context.engine, clock::now());
     // Dropped after the count, whose drop may send a request that the close waits for.
     let _active = engine.begin_call();
-    let (interval, seed) = (engine.settings.poll_interval, HoldId::next().seed());
+    let (settings, seed) = (&engine.settings, HoldId::next().seed());
+    let (poll_interval, back_off) = (settings.poll_interval, settings.back_off);
     let mut wait = CountWait {
         call,
         count,
         started,
         parker: Parker::mine(),
-        schedule: RetrySchedule::new(started, interval, seed, Pace::WatchdogPolls),
+        schedule: RetrySchedule::new(started, poll_interval, back_off, seed, Pace::WatchdogPolls),
         waited: false,
     };
     let outcome = call

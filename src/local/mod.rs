@@ -16,8 +16,8 @@
 //!   (`fairness.rs`).
 //!
 //! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold/` the life of one
-//! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
-//! `waiters.rs` the callers that wait for a queue lock, `permits.rs` those that wait for permits,
+//! hold, `state.rs` the state under the mutex, `mailbox.rs` the news of a caller, `turn.rs` its
+//! turn, `waiters.rs` the callers that wait for a queue lock, `permits.rs` those that wait for permits,
 //! `release.rs` the end of a guard, `fairness.rs` the yields, `details.rs` what others may ask
 //! about a hold. Imports `kind`, `command`, `events`, the channels of `transport`, `error`
 //! and `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
@@ -25,6 +25,7 @@
 mod details;
 mod fairness;
 pub(crate) mod hold;
+pub(crate) mod mailbox;
 pub(crate) mod permit_queue;
 pub(crate) mod permits;
 pub(crate) mod queue;
@@ -48,6 +49,7 @@ use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldSettings, HoldStatus};
+use crate::local::mailbox::Mailbox;
 use crate::local::permits::PermitCallers;
 use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
@@ -56,7 +58,7 @@ use crate::transport::listener::channels::{Channel, Channels};
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
-use crate::util::sync::{Mutex, Parker};
+use crate::util::sync::Mutex;
 use crate::util::system::OnceLock;
 
 pub(crate) use fairness::YieldsTo;
@@ -84,7 +86,7 @@ pub(crate) struct Caller {
     pub(crate) request: EntryRequest,
     pub(crate) holder: Holder,
     pub(crate) settings: HoldSettings,
-    pub(crate) parker: Arc<Parker>,
+    pub(crate) mailbox: Arc<Mailbox>,
 }
 
 impl Caller {
@@ -105,7 +107,7 @@ impl Caller {
             None if request.owned => Holder::owned(),
             None => Holder::this_thread(),
         };
-        Caller { request, holder, settings: settings.clone(), parker: Parker::mine() }
+        Caller { request, holder, settings: settings.clone(), mailbox: Mailbox::mine() }
     }
 }
 
@@ -225,14 +227,15 @@ impl Local {
     ///
     /// Returns the hold that was handed off to this caller meanwhile, if any. It has to be used or
     /// released.
-    pub(crate) fn leave(&self, ticket: Ticket) -> Option<Arc<Hold>> {
+    pub(crate) fn leave(&self, ticket: Ticket, caller: &Caller) -> Option<Arc<Hold>> {
         let mut state = self.state.lock();
         let was_head = state.queue.is_head(ticket);
         state.queue.leave(ticket);
         if was_head {
             state.wake_head();
         }
-        state.take_handed_off(ticket)
+        drop(state);
+        caller.mailbox.take_handed_off()
     }
 
     /// Adds a hold that the server granted, and removes its caller from the queue.
@@ -254,10 +257,10 @@ impl Local {
         }
         let lost = state.lose_others(&hold, &caller.holder);
         if let Some(ticket) = ticket {
-            if let Some(superseded) = state.take_handed_off(ticket) {
+            state.queue.leave(ticket);
+            if let Some(superseded) = caller.mailbox.take_handed_off() {
                 state.holds.remove(&superseded);
             }
-            state.queue.leave(ticket);
         }
         state.waiters.remove(hold.id().number());
         state.holds.insert(Arc::clone(&hold), caller.holder.clone());

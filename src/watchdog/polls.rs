@@ -79,13 +79,13 @@ impl Watchdog {
                     // Lua counts positions from 1.
                     let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
                     free.for_each(|(_, local)| {
-                        local.set_may_be_free();
+                        local.may_be_free();
                         self.verify(local);
                     });
                 }
                 Err(error) => {
                     batches::log_failed("poll", batch.len(), &error);
-                    batch.iter().for_each(|local| local.set_may_be_free());
+                    batch.iter().for_each(|local| local.may_be_free());
                 }
             }
         });

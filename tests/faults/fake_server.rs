@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Builder, CancelToken, Client, Error, Events, Lock, Renewed};
 
+use crate::harness::faults::BRISK;
 use crate::harness::wait::{holds_within, log_is_written};
 use crate::harness::{Impostor, eventually};
 
@@ -325,7 +326,7 @@ fn the_fake_server_serves_the_whole_life_of_a_lock() {
     let renewals = RenewalCount::default();
     let count = Arc::clone(&renewals.0);
     let client = settings(&fake.url_with_password())
-        .watchdog_timeout(Duration::from_millis(900))
+        .watchdog_timeout(BRISK)
         .events(renewals)
         .build()
         .expect("the fake server replies to HELLO");

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::fake_server::*;
-use crate::harness::faults::stress;
+use crate::harness::faults::{BRISK, stress};
 use crate::harness::resp::read_request;
 use crate::harness::wait::holds_within;
 use crate::harness::{Impostor, eventually};
@@ -366,7 +366,7 @@ fn reply_to_a_renewal(reply: &str) {
     let renewals = RenewalCount::default();
     let count = Arc::clone(&renewals.0);
     let client = settings(&fake.url())
-        .watchdog_timeout(Duration::from_millis(900))
+        .watchdog_timeout(BRISK)
         .events(renewals)
         .build()
         .expect("a good reply to HELLO");

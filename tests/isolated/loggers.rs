@@ -10,6 +10,7 @@ use std::time::Duration;
 use leasehold::{CancelToken, Client, Result};
 
 use crate::fork::in_child;
+use crate::harness::faults::BRISK;
 use crate::harness::process::alone;
 use crate::harness::wait::threads_named;
 use crate::harness::{Server, eventually, exists, join, sleeping};
@@ -51,7 +52,6 @@ fn hold_endlessly(server: &Server, name: &str) {
 
 #[test]
 fn a_logger_that_blocks_stops_no_renewal() -> Result<()> {
-    const LEASE: Duration = Duration::from_secs(1);
     if !alone("loggers::a_logger_that_blocks_stops_no_renewal") {
         return Ok(());
     }
@@ -65,13 +65,13 @@ fn a_logger_that_blocks_stops_no_renewal() -> Result<()> {
         }
     });
     let server = Server::start();
-    let client = Client::builder().single(server.url()).watchdog_timeout(LEASE).build()?;
+    let client = Client::builder().single(server.url()).watchdog_timeout(BRISK).build()?;
     let held = client.lock("held").lock_owned()?;
     let orphan = client.lock("orphan");
     join(thread::spawn(move || orphan.lock().map(std::mem::forget)))?;
     eventually("the logger blocks", || blocked.load(Ordering::SeqCst));
-    client.lock("clock").with_lease(3 * LEASE).lock_owned()?.detach();
-    eventually("three leases pass", || !exists(&server, "clock"));
+    client.lock("clock").with_lease(2 * BRISK).lock_owned()?.detach();
+    eventually("two leases pass", || !exists(&server, "clock"));
     assert!(held.is_held() && exists(&server, "held"));
     // A loss and a release, whose lines wait for the logger.
     server.ask::<()>(&["DEL", "held"]);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use leasehold::{AuditPolicy, Builder, CancelToken, Client, Error, Events, Guard, Renewed};
 use redis::Value;
 
+use crate::harness::faults::BRISK;
 use crate::harness::permissions::rules_of_a_plain_lock;
 use crate::harness::wait::log_is_written;
 use crate::harness::{Server, details, eventually, eventually_some, in_time};
@@ -195,8 +196,7 @@ fn the_documented_user_can_do_everything() {
 
     let renewals = Renewals::default();
     let count = Arc::clone(&renewals.0);
-    let brief = Duration::from_secs(1);
-    let renewing = open(Client::builder().single(&url).watchdog_timeout(brief).events(renewals));
+    let renewing = open(Client::builder().single(&url).watchdog_timeout(BRISK).events(renewals));
     let guard = renewing.lock("orders:3").lock_owned().expect("the lock is free");
     eventually("leases are renewed", || count.load(Ordering::SeqCst) >= 3);
     server.ask::<()>(&["SCRIPT", "FLUSH"]);

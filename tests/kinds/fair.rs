@@ -1,6 +1,6 @@
 //! The fair lock: callers of all processes get the lock in the order of their requests.
 
-use crate::harness::faults::{NEVER, build, patient};
+use crate::harness::faults::{BRISK, NEVER, build, patient};
 use crate::harness::process::{self, ChildProcess};
 use crate::harness::{Proxy, Server, eventually, in_time};
 use leasehold::{CancelToken, Client};
@@ -73,9 +73,8 @@ fn a_free_lock_is_granted_only_to_the_first_waiter() {
 #[test]
 fn a_live_waiter_keeps_its_place_in_the_queue() {
     let server = Server::start();
-    let brief = Duration::from_millis(300);
-    let settings = || patient(server.url()).fair_waiter_timeout(brief).poll_interval(brief / 6);
-    let holder = build(settings().watchdog_timeout(brief));
+    let settings = || patient(server.url()).fair_waiter_timeout(BRISK).poll_interval(BRISK / 6);
+    let holder = build(settings().watchdog_timeout(BRISK));
     let (first, second) = (build(settings()), build(settings()));
     let guard = holder.fair_lock("a").lock().expect("it is free");
     let order = Mutex::new(Vec::new());
@@ -92,9 +91,8 @@ fn a_live_waiter_keeps_its_place_in_the_queue() {
         // A waiter that times out and queues again would get another place or field.
         let places: Vec<String> = server.ask(&["LRANGE", QUEUE, "0", "-1"]);
         let score = || -> f64 { server.ask(&["ZSCORE", TIMEOUTS, &places[0]]) };
-        let began = score();
-        let much_later = began + 4.0 * brief.as_millis() as f64;
-        eventually("its time-out is extended several times", || score() > much_later);
+        let later = score() + BRISK.as_millis() as f64;
+        eventually("its time-out is extended several times", || score() > later);
         assert_eq!(server.ask::<Vec<String>>(&["LRANGE", QUEUE, "0", "-1"]), places);
         guard.unlock().expect("it was held");
         in_time("the first returns", one);

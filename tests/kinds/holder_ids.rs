@@ -1,7 +1,7 @@
 //! Named holders: each caller with the same holder id enters, and Redis counts the holds.
 
 use crate::harness::bare::script;
-use crate::harness::faults::{EventLog, NEVER, build, hasty, owners, patient};
+use crate::harness::faults::{BRISK, EventLog, NEVER, build, hasty, owners, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
 use leasehold::{Client, Lock};
 use std::thread;
@@ -162,11 +162,10 @@ fn the_clean_up_of_a_request_without_a_reply_ends_no_other_hold() {
 #[test]
 fn a_named_hold_is_renewed_and_wakes_waiters() {
     let server = Server::start();
-    let brief = Duration::from_millis(600);
     let (mine, theirs) =
-        (build(patient(server.url()).watchdog_timeout(brief)), build(patient(server.url())));
+        (build(patient(server.url()).watchdog_timeout(BRISK)), build(patient(server.url())));
     let guard = lock(&mine).lock().expect("it is free");
-    assert!(!guard.wait_lost(3 * brief), "the hold is renewed");
+    assert!(!guard.wait_lost(3 * BRISK / 2), "the hold is renewed");
     thread::scope(|scope| {
         let waiter = scope.spawn(|| theirs.lock("a").lock().map(drop));
         eventually("the caller waits", || server.numsub("redisson_lock__channel:{a}") == 1);

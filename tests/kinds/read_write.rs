@@ -1,7 +1,7 @@
 //! The read-write lock: readers share it, a writer excludes others, and a writer may also read.
 
 use crate::harness::bare::script;
-use crate::harness::faults::{EventLog, NEVER, build, patient};
+use crate::harness::faults::{BRISK, EventLog, NEVER, build, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time, join, sleeping};
 use leasehold::{Client, Guard, RwLock};
 use std::collections::BTreeMap;
@@ -116,8 +116,7 @@ fn a_writer_may_continue_as_a_reader_which_wakes_other_readers() {
 #[test]
 fn a_read_release_does_not_change_the_write_hold() {
     let server = Server::start();
-    let brief = Duration::from_millis(600);
-    let client = build(patient(server.url()).watchdog_timeout(brief));
+    let client = build(patient(server.url()).watchdog_timeout(BRISK));
     let lock = client.rw_lock("a");
     let writing = lock.write_lock().with_lease(NEVER).lock().expect("it is free");
     let reading = lock
@@ -133,21 +132,20 @@ fn a_read_release_does_not_change_the_write_hold() {
     // Nor does the read release end the renewal of a write hold.
     let writing = lock.write().expect("it is free");
     drop(lock.read().expect("under its own write hold"));
-    assert!(!writing.wait_lost(3 * brief), "the write hold is renewed");
+    assert!(!writing.wait_lost(3 * BRISK / 2), "the write hold is renewed");
     writing.unlock().expect("it was held");
 }
 
 #[test]
 fn read_holds_are_renewed_with_their_time_out_keys() {
     let server = Server::start();
-    let brief = Duration::from_millis(600);
-    let client = build(patient(server.url()).watchdog_timeout(brief));
+    let client = build(patient(server.url()).watchdog_timeout(BRISK));
     let lock = client.rw_lock("a");
     let (mine, other) = (lock.read().expect("free"), lock.read_owned().expect("shared"));
-    assert!(!mine.wait_lost(3 * brief) && other.is_held());
+    assert!(!mine.wait_lost(3 * BRISK / 2) && other.is_held());
     assert_eq!(timeout_keys(&server), 2);
     mine.unlock().expect("it was held");
-    assert!(!other.wait_lost(2 * brief), "the other hold is renewed");
+    assert!(!other.wait_lost(3 * BRISK / 2), "the other hold is renewed");
     other.unlock().expect("it was held");
     eventually("nothing is left", || server.keys().is_empty());
 }

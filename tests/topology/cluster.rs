@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::harness::wait::holds_within;
 use crate::harness::{
     Cluster, Direction, Flow, Impostor, Members, Proxy, Server, eventually, exists,
-    holds_during_waits, in_time, join, owner, pttl, sleeping,
+    holds_during_waits, in_time, join, owner, pttl,
 };
 use leasehold::{
     Builder, Client, Events, Lost, LostReason, MultiLock, ReadGuard, Released, Sharding,
@@ -281,7 +281,12 @@ fn a_call_waits_until_the_nodes_agree_on_a_slot() {
     // Each of the two nodes redirects to the other.
     give_to(other);
     let lock = client.lock(&name);
-    let call = sleeping("in between", move || lock.lock_owned());
+    let call = thread::spawn(move || lock.lock_owned());
+    let redirects = |node: &Server| {
+        let count = node.info("errorstats").get("errorstat_MOVED").cloned();
+        count.is_some_and(|count| count != "count=1")
+    };
+    eventually("both redirect the call, again and again", || redirects(owner) && redirects(other));
     assert!(!call.is_finished(), "the nodes do not agree yet");
     give_to(owner);
     join(call).expect("the nodes agree").unlock().expect("held");

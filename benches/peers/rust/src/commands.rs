@@ -108,6 +108,7 @@ impl Commands {
         let (names, time) = (arguments.names("threads")?, arguments.millis("millis")?);
         let think_us = arguments.number("think_us")?;
         let (records, errors) = match &self.contender {
+            #[cfg(feature = "peers")]
             Contender::Tasks(tasks) => tasks.pairs(names, time, think_us)?,
             Contender::Blocking(library) => blocking_pairs(&**library, names, time, think_us)?,
         };
@@ -148,6 +149,7 @@ impl Commands {
     fn hold(&mut self, arguments: &Arguments<'_>) -> Result<String> {
         let holder = match &self.contender {
             Contender::Blocking(library) => library.holder(arguments.millis("lease_ms")?),
+            #[cfg(feature = "peers")]
             Contender::Tasks(_) => None,
         };
         let Some(holder) = holder else { return Ok("unsupported".to_owned()) };
@@ -171,6 +173,7 @@ impl Commands {
         taken.dedup();
         let count = names.len();
         let library = match &mut self.contender {
+            #[cfg(feature = "peers")]
             Contender::Tasks(tasks) => {
                 tasks.wait(taken, names)?;
                 return Ok(format!("waiting count={count}"));
@@ -193,6 +196,7 @@ impl Commands {
 
     fn free(&mut self) -> Result<String> {
         let (nanos, errors) = match &mut self.contender {
+            #[cfg(feature = "peers")]
             Contender::Tasks(tasks) => tasks.free()?,
             Contender::Blocking(_) => self.waiting.take().ok_or("nobody waits")?.free()?,
         };
@@ -217,6 +221,7 @@ impl Commands {
 
     fn start(&mut self, count: u64) -> Result<String> {
         let nanos = match &self.contender {
+            #[cfg(feature = "peers")]
             Contender::Tasks(tasks) => tasks.start(count)?,
             Contender::Blocking(_) => {
                 let begin = stamp::now();

@@ -15,6 +15,7 @@ pub(crate) const PERMITS: u32 = 4;
 /// A measured library, whose callers block or whose workers are tasks of an event loop.
 pub(crate) enum Contender {
     Blocking(Box<dyn Blocking>),
+    #[cfg(feature = "peers")]
     Tasks(crate::rslock::Tasks),
 }
 
@@ -22,6 +23,7 @@ impl Contender {
     pub(crate) fn version(&self) -> &str {
         match self {
             Contender::Blocking(library) => library.version(),
+            #[cfg(feature = "peers")]
             Contender::Tasks(_) => crate::rslock::VERSION,
         }
     }
@@ -29,6 +31,7 @@ impl Contender {
     pub(crate) fn waits(&self) -> bool {
         match self {
             Contender::Blocking(library) => library.waits(),
+            #[cfg(feature = "peers")]
             Contender::Tasks(_) => true,
         }
     }

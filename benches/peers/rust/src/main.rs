@@ -2,6 +2,15 @@
 //!
 //! Reads one command per line and prints one answer per line (`benches/peers/README.md`).
 
+#![cfg_attr(
+    not(feature = "peers"),
+    allow(
+        irrefutable_let_patterns,
+        clippy::infallible_destructuring_match,
+        reason = "only a peer has the workers of an event loop"
+    )
+)]
+
 mod commands;
 mod contender;
 mod floor;
@@ -9,8 +18,11 @@ mod floor_semaphore;
 mod heap;
 mod leasehold;
 mod local;
+#[cfg(feature = "peers")]
 mod redisson;
+#[cfg(feature = "peers")]
 mod redlock;
+#[cfg(feature = "peers")]
 mod rslock;
 mod semaphores;
 mod stamp;
@@ -63,8 +75,11 @@ fn open(name: &str, url: &str) -> Result<Contender, Failure> {
         "floor-semaphore" => floor_semaphore::open(url),
         "park" => Ok(local::park()),
         "parking_lot" => Ok(local::parking_lot()),
+        #[cfg(feature = "peers")]
         "rslock" => rslock::open(url),
+        #[cfg(feature = "peers")]
         "redlock-rs" => redlock::open(url),
+        #[cfg(feature = "peers")]
         "redisson-rs" => redisson::open(url),
         _ => Err(format!("there is no contender {name}").into()),
     }
