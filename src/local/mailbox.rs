@@ -18,6 +18,9 @@ use crate::local::hold::Hold;
 use crate::local::waiters::WaiterGrant;
 use crate::util::sync::{Mutex, Parker, thread_local};
 
+#[cfg(all(test, leasehold_model))]
+mod model;
+
 /// What others have done for a caller.
 #[derive(Debug, Default)]
 pub(crate) enum News {
