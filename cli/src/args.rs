@@ -270,18 +270,14 @@ pub(crate) fn definition() -> Command {
     let command = CommandLine::command();
     let options: Vec<Arg> = command.get_arguments().cloned().collect();
     command.mut_subcommands(|verb| {
-        let hidden = options.iter().filter(|option| is_unused(&verb, option.get_id().as_str()));
+        let hidden = options.iter().filter(|option| match option.get_id().as_str() {
+            "json" => WITHOUT_JSON.contains(&verb.get_name()),
+            "url" | "cluster" | "sentinel" => WITHOUT_SERVER.contains(&verb.get_name()),
+            _ => false,
+        });
         let hidden: Vec<Arg> = hidden.map(|option| option.clone().hide(true)).collect();
         verb.args(hidden)
     })
-}
-
-fn is_unused(verb: &Command, option: &str) -> bool {
-    match option {
-        "json" => WITHOUT_JSON.contains(&verb.get_name()),
-        "url" | "cluster" | "sentinel" => WITHOUT_SERVER.contains(&verb.get_name()),
-        _ => false,
-    }
 }
 
 impl Arguments {

@@ -131,7 +131,9 @@ impl Drop for LockQuestion<'_> {
     /// Leaves the queue and cleans up after a panic, of an allocation for example.
     fn drop(&mut self) {
         if !self.has_left {
-            self.leave().into_iter().for_each(HoldHandle::discard);
+            if let Some(handle) = self.leave() {
+                handle.discard();
+            }
             self.clean_up(false);
         }
     }
@@ -170,7 +172,9 @@ impl<'a> LockQuestion<'a> {
             // hold off again or releases it.
             Ok(None) => Ok(self.leave()),
             Err(error) => {
-                self.leave().into_iter().for_each(HoldHandle::discard);
+                if let Some(handle) = self.leave() {
+                    handle.discard();
+                }
                 Err(error)
             }
         };
@@ -233,17 +237,18 @@ impl<'a> LockQuestion<'a> {
 
     /// Emits the events of a call that has ended.
     fn report(&self, acquired: Option<&HoldHandle>) {
-        let (events, waited) =
-            (&self.context().engine.events, self.acquirer.started.until(clock::now()));
+        let LockContext { engine, local } = self.context();
+        let waited = self.acquirer.started.until(clock::now());
         if let Some(handle) = acquired {
             self.call.report_acquired(handle, waited);
         }
         if self.reports.waited {
             let hold = acquired.map(|handle| handle.hold().id().number());
-            let (at, kind, acquired) = (clock::wall_time, self.call.rules.kind(), hold.is_some());
-            let name = || Arc::clone(self.context().local.name().given());
-            let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
-            events.emit_with(self.call.settings.listener(), || Event::Waited(event()));
+            let (kind, acquired) = (self.call.rules.kind(), hold.is_some());
+            engine.events.emit_with(self.call.settings.listener(), || {
+                let (at, name) = (clock::wall_time(), Arc::clone(local.name().given()));
+                Event::Waited(Waited { at, name, kind, hold, waited, acquired })
+            });
         }
     }
 }
@@ -354,7 +359,13 @@ impl LockQuestion<'_> {
         let copy = self.leftovers.late_copy.map(|copy| copy.connection);
         let target = copy.map_or(Target::prefer(connection), Target::Only);
         let generation = router.generation();
-        self.register_for_grants(generation);
+        if self.awaits_grants() {
+            // A grant by message can come before the reply.
+            self.wakeups.session = self.context().engine.channels.session();
+            let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
+            let (id, mailbox) = (self.acquirer.id, &self.acquirer.caller.mailbox);
+            self.context().local.await_grant(id.number(), self.call.rules, mailbox, base);
+        }
         self.begin_question();
         if self.schedule.was_refused()
             && let Some(error) = self.context().pause_error()
@@ -368,16 +379,6 @@ impl LockQuestion<'_> {
                 self.answered(reply, generation)
             }
             (connection, Err(failure)) => self.unanswered(connection, failure).map(|()| None),
-        }
-    }
-
-    /// Registers the call, so that a grant by message can come before the reply.
-    fn register_for_grants(&mut self, generation: Generation) {
-        if self.awaits_grants() {
-            self.wakeups.session = self.context().engine.channels.session();
-            let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
-            let (id, mailbox) = (self.acquirer.id, &self.acquirer.caller.mailbox);
-            self.context().local.await_grant(id.number(), self.call.rules, mailbox, base);
         }
     }
 
@@ -404,10 +405,12 @@ impl LockQuestion<'_> {
         let LockContext { engine, local } = self.context();
         let place = self.wakeups.permits.as_ref();
         let may_claim = place.is_some_and(|place| place.end_question()) && granted;
-        if let Some(permits) = self.acquirer.owner.permits().filter(|_| may_claim) {
+        if may_claim && let Some(permits) = self.acquirer.owner.permits() {
             engine.watchdog.withdraw_claim(local, permits.claimant());
         }
-        self.wakeups.permits.take_if(|_| granted);
+        if granted {
+            self.wakeups.permits = None;
+        }
         if let (Some(offered @ 1..), Some(callers)) = (offered, local.known_permits()) {
             callers.offer(offered);
         }
@@ -556,6 +559,7 @@ impl LockQuestion<'_> {
         self.schedule.unanswered(error, pause_end)
     }
 
+    /// Applies a reply. That of a former server does not count: the command is sent again.
     fn answered(&mut self, reply: CallReply, generation: Generation) -> Result<Option<HoldHandle>> {
         let (sent, connection) = (reply.sent, reply.connection);
         let not_replicated = reply.not_replicated.clone();
@@ -572,27 +576,13 @@ impl LockQuestion<'_> {
         let offered = self.call.rules.offered(&reply.value);
         let reply = self.call.rules.read_acquire(reply.value);
         let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
-        let outcome = self.apply_reply(reply, not_replicated, this, sent, generation);
-        self.end_question(offered, matches!(outcome, Ok(Some(_))));
-        outcome
-    }
-
-    /// Applies a reply of the present servers, which `this` copy of the command got.
-    fn apply_reply(
-        &mut self,
-        reply: AcquireReply,
-        not_replicated: Option<Error>,
-        this: LateCopy,
-        sent: Moment,
-        generation: Generation,
-    ) -> Result<Option<HoldHandle>> {
-        match (reply, not_replicated) {
+        let outcome = match (reply, not_replicated) {
             (AcquireReply::Granted(_), Some(error)) => {
                 self.leftovers.late_copy = Some(this);
                 self.failed(error).map(|()| None)
             }
             (AcquireReply::Granted(token), None) => {
-                self.granted(sent, this.connection, token, generation)
+                self.granted(sent, connection, token, generation)
             }
             (AcquireReply::Exceeds { capacity }, _) => Err(self.too_many(capacity)),
             (AcquireReply::Refused { left, queued }, _) => {
@@ -607,7 +597,9 @@ impl LockQuestion<'_> {
                 self.refused(left, sent);
                 Ok(None)
             }
-        }
+        };
+        self.end_question(offered, matches!(outcome, Ok(Some(_))));
+        outcome
     }
 
     /// Returns the error for a call that needs more permits than the semaphore has.

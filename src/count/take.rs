@@ -30,11 +30,13 @@ impl CountCall<'_> {
     pub(crate) fn take_permits(&self, permits: u32) -> Result<bool> {
         let LockContext { engine, local } = &**self.context;
         let (since, mailbox) = (clock::now(), Mailbox::mine());
-        let place = self.waits().then(|| {
+        let place = if self.waits() {
             let mailbox = Arc::clone(&mailbox);
             let waiter = PermitWaiter { permits, since, mailbox, claimant: None };
-            local.permits(&engine.channels).join(waiter)
-        });
+            Some(local.permits(&engine.channels).join(waiter))
+        } else {
+            None
+        };
         let request = CountRequest::new(self.context, CountChange::Take(permits));
         wait::wait_for(self, PermitWait { request, place, mailbox })
     }

@@ -59,10 +59,6 @@ impl CountCall<'_> {
         stats.series(|| self.settings.series_key(self.kind))
     }
 
-    pub(super) fn with_name(&self, error: Error) -> Error {
-        error.with_lock_name(Arc::clone(self.context.local.name().given()))
-    }
-
     /// Emits the event of a call that has waited since `started`.
     pub(super) fn report_waited(&self, started: Moment, acquired: bool) {
         let (kind, waited) = (self.kind, started.until(clock::now()));
@@ -143,7 +139,7 @@ pub(super) fn wait_for(call: &CountCall<'_>, count: impl AwaitedCount) -> Result
     if wait.waited {
         call.report_waited(started, outcome.as_ref().is_ok_and(|is_met| *is_met));
     }
-    outcome.map_err(|error| call.with_name(error))
+    outcome.map_err(|error| error.with_lock_name(Arc::clone(call.context.local.name().given())))
 }
 
 impl<C: AwaitedCount> Question for CountWait<'_, C> {
@@ -158,10 +154,12 @@ impl<C: AwaitedCount> Question for CountWait<'_, C> {
         self.schedule.before_attempt(self.count.channel_view());
         self.count.begin();
         let LockContext { engine, local } = &**self.call.context;
-        let paused = || self.call.context.pause_error();
-        let answer = match self.schedule.was_refused().then(paused).flatten() {
-            None => self.count.ask(self.call),
-            Some(error) => Err(error),
+        let answer = if self.schedule.was_refused()
+            && let Some(error) = self.call.context.pause_error()
+        {
+            Err(error)
+        } else {
+            self.count.ask(self.call)
         };
         let answer = match answer {
             Ok(answer) => answer,

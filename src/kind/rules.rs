@@ -358,11 +358,10 @@ impl fmt::Debug for dyn KindRules {
 /// else the remaining lease in milliseconds.
 pub(crate) fn read_acquire(reply: Reply) -> Result<AcquireReply> {
     const GRANTED: i64 = -2;
-    let left = match reply.into_int()? {
-        GRANTED => return Ok(AcquireReply::Granted(0)),
-        millis => lease_left(millis),
-    };
-    Ok(AcquireReply::Refused { left, queued: None })
+    Ok(match reply.into_int()? {
+        GRANTED => AcquireReply::Granted(0),
+        millis => AcquireReply::Refused { left: lease_left(millis), queued: None },
+    })
 }
 
 /// Returns the error for a list of numbers that a script never returns.

@@ -215,7 +215,10 @@ impl Local {
     pub(crate) fn join_queue(&self, caller: Caller, now: Moment) -> Option<Ticket> {
         let mut state = self.state.lock();
         let free = state.queue.is_empty() && !state.is_held(now);
-        (free || caller.request.waits).then(|| state.queue.enter(caller))
+        if !free && !caller.request.waits {
+            return None;
+        }
+        Some(state.queue.enter(caller))
     }
 
     /// Returns the number of callers in the queue.
@@ -321,7 +324,9 @@ impl Local {
     ) -> Vec<Arc<Hold>> {
         let mut absent = self.holds();
         absent.retain(|hold| hold.granted_at() <= asked && is_absent(hold));
-        absent.iter().for_each(|hold| self.lose(hold));
+        for hold in &absent {
+            self.lose(hold);
+        }
         absent
     }
 
@@ -350,7 +355,9 @@ impl Local {
     /// Only detached holds can be left. The server still keeps them to the end of their leases.
     pub(crate) fn abandon_holds(&self) {
         let holds = self.state.lock().end_expired(Moment::END);
-        holds.iter().for_each(|hold| self.events.stats().series(|| hold.series_key()).abandoned());
+        for hold in &holds {
+            self.events.stats().series(|| hold.series_key()).abandoned();
+        }
     }
 
     /// Returns the counters of the client, and its queue to the events thread.
@@ -377,9 +384,9 @@ impl Local {
                 lock = &*name, kind:?, hold = number, reason:?;
                 "{} {name:?} was lost: {reason}", kind.subject()
             );
-            let at = clock::wall_time;
-            let lost = || Event::Lost(Lost { at: at(), name, kind, hold: number, reason });
-            self.events.emit_with(hold.settings().listener(), lost);
+            self.events.emit_with(hold.settings().listener(), || {
+                Event::Lost(Lost { at: clock::wall_time(), name, kind, hold: number, reason })
+            });
             hold.note_loss_reported();
         }
         if any {
@@ -397,8 +404,8 @@ impl Local {
             logger: LINES, target: log_target::LEASE, lock = &*name, kind:?, hold = number;
             "{} {name:?} is held beyond its limit: it is not renewed any more", kind.subject()
         );
-        let at = clock::wall_time;
-        let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold: number, held });
-        self.events.emit_with(hold.settings().listener(), overdue);
+        self.events.emit_with(hold.settings().listener(), || {
+            Event::Overdue(Overdue { at: clock::wall_time(), name, kind, hold: number, held })
+        });
     }
 }

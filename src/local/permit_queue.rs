@@ -151,10 +151,9 @@ impl PermitQueue {
     ///
     /// Returns whether a poll was answered meanwhile that may have set the claim after a grant.
     pub(super) fn end_question(&mut self, ticket: PermitTicket) -> bool {
-        self.entry(ticket).is_some_and(|entry| {
-            entry.is_asking = false;
-            entry.claimed_since_question
-        })
+        let Some(entry) = self.entry(ticket) else { return false };
+        entry.is_asking = false;
+        entry.claimed_since_question
     }
 
     /// Returns whether a poll has carried the claim of the caller.
@@ -186,13 +185,10 @@ impl PermitQueue {
     /// A caller for more permits than the semaphore has asks too, and gets the error. Returns
     /// whether the caller of the claim still waits.
     pub(super) fn polled(&mut self, claim: &PermitClaim, answer: PermitsPolled) -> bool {
-        let is_first = |entry: &PermitEntry| {
-            entry.waiter.claimant.as_ref().is_some_and(|it| *it == claim.claimant)
-        };
         let mut still_waits = false;
         for entry in &mut self.entries {
             let is_hopeless = entry.waiter.permits > answer.capacity;
-            let is_first = is_first(entry);
+            let is_first = entry.waiter.claimant.as_ref() == Some(&claim.claimant);
             still_waits |= is_first;
             entry.claimed_since_question |= is_first && claim.is_due;
             if is_hopeless || answer.must_ask && is_first {

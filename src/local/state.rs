@@ -62,7 +62,9 @@ impl LocalState {
         self.holds.retain(|entry| match entry.hold.status(now) {
             HoldStatus::Held => true,
             HoldStatus::Over { newly_lost } => {
-                lost.extend(newly_lost.then(|| Arc::clone(&entry.hold)));
+                if newly_lost {
+                    lost.push(Arc::clone(&entry.hold));
+                }
                 !entry.holder.has_ended() && (entry.guards > 0 || entry.is_relied_on())
             }
         });
@@ -74,17 +76,21 @@ impl LocalState {
     /// A hold that was granted after the deadline of `hold` stays: the thread of `hold` was paused
     /// for its whole lease, and the server has granted the lock again since.
     pub(super) fn lose_others(&mut self, hold: &Hold, holder: &Holder) -> Vec<Arc<Hold>> {
-        let is_lost = |entry: &&HoldEntry| {
+        let mut lost = Vec::new();
+        for entry in self.holds.iter() {
             let other = OtherHold {
                 kind: entry.hold.rules().kind(),
                 owner: entry.hold.owner(),
                 same_thread: entry.holder.is_same_thread(holder),
             };
-            !hold.rules().shares_with(hold.owner().as_bytes(), &other)
+            if !hold.rules().shares_with(hold.owner().as_bytes(), &other)
                 && entry.hold.granted_at() < hold.last_deadline()
                 && entry.hold.lose()
-        };
-        self.holds.iter().filter(is_lost).map(|entry| Arc::clone(&entry.hold)).collect()
+            {
+                lost.push(Arc::clone(&entry.hold));
+            }
+        }
+        lost
     }
 
     pub(super) fn enter(
@@ -146,7 +152,10 @@ impl LocalState {
         let fits = request.renewed
             && hold.rules().kind() == request.rules.kind()
             && self.is_only_hold_of_its_thread(hold);
-        let from = fits.then(|| hold.hand_off(now, bounds, &holder, &to))??;
+        if !fits {
+            return None;
+        }
+        let from = hold.hand_off(now, bounds, &holder, &to)?;
         let entry = self.holds.entry_mut(hold)?;
         entry.holder = holder;
         entry.guards = 1;

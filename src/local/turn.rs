@@ -78,14 +78,11 @@ impl Local {
     /// Returns whether the watchdog has to poll again, because callers wait.
     pub(crate) fn keep_polling(&self) -> bool {
         let mut state = self.state.lock();
-        state.polled = !state.queue.is_empty() || !state.waiters.is_empty() || self.awaits_count();
+        state.polled = !state.queue.is_empty()
+            || !state.waiters.is_empty()
+            || self.known_permits().is_some_and(|callers| callers.await_permits())
+            || self.known_channel(ListensTo::Latch).is_some_and(|it| it.has_waiting_callers());
         state.polled
-    }
-
-    /// Returns whether callers wait for permits or for a latch.
-    fn awaits_count(&self) -> bool {
-        let latch = self.known_channel(ListensTo::Latch);
-        self.awaits_permits() || latch.is_some_and(|channel| channel.has_waiting_callers())
     }
 
     /// Returns whether the latch is in another round than at the last call.
@@ -98,11 +95,6 @@ impl Local {
             *known = round;
         }
         is_new
-    }
-
-    /// Returns whether callers wait for permits.
-    pub(crate) fn awaits_permits(&self) -> bool {
-        self.known_permits().is_some_and(|callers| callers.await_permits())
     }
 
     /// Returns whether an early poll has to be planned for `at`, and notes that one is.

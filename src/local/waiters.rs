@@ -150,8 +150,11 @@ impl Waiters {
             return;
         }
         self.terms_since = since;
-        let queued = self.by_hold.values_mut().filter(|waiter| waiter.terms_since.is_some());
-        queued.filter(|waiter| waiter.terms_since != Some(since)).for_each(|it| it.mailbox.ask());
+        for waiter in self.by_hold.values() {
+            if waiter.terms_since.is_some_and(|known| known != since) {
+                waiter.mailbox.ask();
+            }
+        }
     }
 }
 
@@ -199,7 +202,9 @@ impl Local {
 
     /// Has all callers that wait for grants send an acquire.
     pub(crate) fn ask_again(&self) {
-        self.state.lock().waiters.by_hold.values().for_each(|waiter| waiter.mailbox.ask());
+        for waiter in self.state.lock().waiters.by_hold.values() {
+            waiter.mailbox.ask();
+        }
     }
 
     /// Ends the registration of a caller.
@@ -239,12 +244,13 @@ impl Local {
     /// A caller that gives up returns the error. After an error that is no outage, the callers send
     /// acquires, whose errors end their calls.
     pub(crate) fn heartbeat_failed(&self, error: Option<&Error>) {
+        let Some(error) = error else { return };
         let state = &mut *self.state.lock();
-        if let Some(error) = error {
-            state.last_error = Some(error.clone());
-        }
-        if error.is_some_and(|error| !error.is_outage()) {
-            state.waiters.by_hold.values().for_each(|waiter| waiter.mailbox.ask());
+        state.last_error = Some(error.clone());
+        if !error.is_outage() {
+            for waiter in state.waiters.by_hold.values() {
+                waiter.mailbox.ask();
+            }
         }
     }
 

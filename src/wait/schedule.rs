@@ -210,13 +210,10 @@ impl RetrySchedule {
     ///
     /// The watchdog polls only for calls that were refused.
     fn longest_wait(&self) -> Duration {
-        match self.pace {
-            Pace::WatchdogPolls if self.was_refused => {
-                self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT
-            }
-            Pace::WatchdogPolls | Pace::OwnPolls | Pace::BackOff | Pace::Granted => {
-                self.poll_interval
-            }
+        if self.pace == Pace::WatchdogPolls && self.was_refused {
+            self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT
+        } else {
+            self.poll_interval
         }
     }
 

@@ -218,10 +218,11 @@ impl Service {
     /// Reads what has come, and runs it.
     fn serve(&mut self, ready: &[bool]) {
         // A control may have ended connections since.
-        let is_current = ready.len() == self.connections.len();
+        if ready.len() != self.connections.len() {
+            return;
+        }
         let mut buffer = [0; READ];
-        let ready = ready.iter().enumerate().filter(|(_, ready)| is_current && **ready);
-        for (at, _) in ready {
+        for (at, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
             self.tick();
             let connection = &mut self.connections[at];
             match connection.stream.read(&mut buffer) {

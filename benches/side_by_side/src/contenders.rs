@@ -93,8 +93,12 @@ impl Contender {
     ) -> Result {
         table.enter(&self.recipe.name);
         if self.driver.is_none() {
-            let started = run.start(&self.recipe, path).map(|driver| self.driver = Some(driver));
-            run.record(table, &self.recipe.name, started.map(|()| None))?;
+            match run.start(&self.recipe, path) {
+                Ok(driver) => self.driver = Some(driver),
+                Err(error) => {
+                    run.record(table, &self.recipe.name, Err(error))?;
+                }
+            }
         }
         self.turn(run, table, &mut |_, driver| Run::warm_up(driver, threads).map(|()| None))
     }

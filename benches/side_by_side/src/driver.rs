@@ -50,15 +50,6 @@ impl Answer {
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.fields.get(name)?.parse().ok()
     }
-
-    /// Returns the answer if it begins with `word`, or `None` if the command is unsupported.
-    fn expect(self, word: &str) -> Result<Option<Answer>> {
-        match self.word.as_str() {
-            "unsupported" => Ok(None),
-            said if said == word => Ok(Some(self)),
-            _ => Err(self.line.into()),
-        }
-    }
 }
 
 impl Driver {
@@ -73,7 +64,11 @@ impl Driver {
         let lines = BufReader::new(output).lines();
         let (sender, answers) = mpsc::channel();
         thread::spawn(move || {
-            lines.map_while(|line| line.ok()).try_for_each(|line| sender.send(line))
+            for line in lines.map_while(|line| line.ok()) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
         });
         let (name, version) = (recipe.name.clone(), String::new());
         let last_command = "start".to_owned();
@@ -100,9 +95,15 @@ impl Driver {
         Ok(self.commands.flush()?)
     }
 
-    /// Waits for the answer to the last command. Returns `None` if the command is unsupported.
+    /// Waits for the answer to the last command, which has to begin with `expected`. Returns `None`
+    /// if the command is unsupported.
     pub(crate) fn answer(&mut self, expected: &str, longest: Duration) -> Result<Option<Answer>> {
-        self.next_answer(longest)?.expect(expected)
+        let answer = self.next_answer(longest)?;
+        match answer.word.as_str() {
+            "unsupported" => Ok(None),
+            word if word == expected => Ok(Some(answer)),
+            _ => Err(answer.line.into()),
+        }
     }
 
     fn next_answer(&self, longest: Duration) -> Result<Answer> {

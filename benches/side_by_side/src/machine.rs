@@ -12,16 +12,13 @@ pub(crate) fn lines() -> Vec<String> {
         ("commit", "git", &["describe", "--always", "--dirty", "--abbrev=10"]),
         ("date", "date", &["--utc", "+%Y-%m-%d %H:%M UTC"]),
     ] {
-        lines.push(format!("{what}: {}", output_of(program, arguments)));
+        let output = Command::new(program).args(arguments).output();
+        let output = output.map_or("unknown".to_owned(), |output| {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        });
+        lines.push(format!("{what}: {output}"));
     }
     lines
-}
-
-fn output_of(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    output.map_or("unknown".to_owned(), |output| {
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    })
 }
 
 fn processor() -> String {

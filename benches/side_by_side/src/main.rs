@@ -113,7 +113,10 @@ fn sizes(options: &HashMap<String, String>) -> Result<Sizes> {
     let number = |name: &str, default: u64| -> Result<u64> {
         options.get(name).map_or(Ok(default), |text| Ok(text.parse()?))
     };
-    let list = |name: &str, default: &[usize]| numbers(options.get(name), default);
+    let list = |name: &str, default: &[usize]| -> Result<Vec<usize>> {
+        let Some(list) = options.get(name) else { return Ok(default.to_vec()) };
+        list.split(',').map(|number| Ok(number.parse()?)).collect()
+    };
     let size = options.get("size").map_or("full", String::as_str);
     let [rounds, millis, lease, waiters, handles] = match size {
         "small" => [1, 100, 2, 100, 1_000],
@@ -143,11 +146,6 @@ fn sizes(options: &HashMap<String, String>) -> Result<Sizes> {
         threads: list("threads", &[1, 8, 64])?,
         paths: paths(options.get("paths")),
     })
-}
-
-fn numbers(list: Option<&String>, default: &[usize]) -> Result<Vec<usize>> {
-    let Some(list) = list else { return Ok(default.to_vec()) };
-    list.split(',').map(|number| Ok(number.parse()?)).collect()
 }
 
 /// Parses processes and threads, such as `2x1,8x8`.

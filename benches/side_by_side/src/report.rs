@@ -23,7 +23,9 @@ pub(crate) fn text(run: &mut Run, tables: &[Table]) -> Result<String> {
     let versions = run.versions.iter().map(|(name, version)| format!("{name} {version}"));
     facts.push(format!("contenders: {}", versions.collect::<Vec<_>>().join(", ")));
     facts.extend(run.absent.iter().cloned());
-    facts.iter().for_each(|fact| text.push_str(&format!("- {fact}\n")));
+    for fact in facts {
+        text.push_str(&format!("- {fact}\n"));
+    }
     for table in tables.iter().filter(|table| !table.contenders.is_empty()) {
         text.push('\n');
         text.push_str(&table.markdown());
@@ -35,7 +37,9 @@ pub(crate) fn text(run: &mut Run, tables: &[Table]) -> Result<String> {
 pub(crate) fn write(folder: &Path, text: &str, tables: &[Table]) -> Result {
     fs::create_dir_all(folder)?;
     let mut text = text.to_owned();
-    for work in works(tables) {
+    let mut works: Vec<_> = tables.iter().map(|table| table.work).collect();
+    works.dedup();
+    for work in works {
         let of_work: Vec<&Table> = tables
             .iter()
             .filter(|table| table.work == work && !table.contenders.is_empty())
@@ -47,10 +51,4 @@ pub(crate) fn write(folder: &Path, text: &str, tables: &[Table]) -> Result {
         }
     }
     Ok(fs::write(folder.join("README.md"), text)?)
-}
-
-fn works(tables: &[Table]) -> Vec<&'static str> {
-    let mut works: Vec<_> = tables.iter().map(|table| table.work).collect();
-    works.dedup();
-    works
 }

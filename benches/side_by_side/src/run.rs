@@ -102,7 +102,9 @@ impl Run {
     ) -> Result<bool> {
         match measured {
             Ok(figures) => {
-                figures.iter().for_each(|figures| table.round(contender, figures));
+                if let Some(figures) = figures {
+                    table.round(contender, &figures);
+                }
                 Ok(true)
             }
             Err(error) => {

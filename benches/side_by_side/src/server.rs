@@ -123,9 +123,9 @@ impl Server {
     /// Returns the time to live of each key in milliseconds, negative as `PTTL` replies.
     pub(crate) fn remaining(&mut self, keys: &[String]) -> Result<Vec<i64>> {
         let mut pipeline = redis::pipe();
-        keys.iter().for_each(|key| {
+        for key in keys {
             pipeline.cmd("PTTL").arg(key);
-        });
+        }
         Ok(pipeline.query(&mut self.watch)?)
     }
 

@@ -125,10 +125,12 @@ impl Table {
             .map(|at| if at == 0 { "---".to_owned() } else { "---:".to_owned() })
             .collect();
         write_row(&mut text, &rule, &widths);
-        rows.iter().for_each(|row| write_row(&mut text, row, &widths));
-        self.notes.iter().for_each(|note| {
+        for row in &rows {
+            write_row(&mut text, row, &widths);
+        }
+        for note in &self.notes {
             let _ = write!(text, "\n{note}\n");
-        });
+        }
         text
     }
 

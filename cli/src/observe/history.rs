@@ -73,14 +73,6 @@ impl Span {
         let lease_end = moment.lease_end(caller);
         Span { caller: caller.clone(), start, lease_end }
     }
-
-    /// Takes the facts of a later look. Returns whether the process has become known.
-    fn update(&mut self, caller: &Caller, moment: &Moment) -> bool {
-        let was_known = self.caller.pid.is_some();
-        self.caller.update(caller);
-        self.lease_end = moment.lease_end(caller);
-        !was_known && self.caller.pid.is_some()
-    }
 }
 
 impl Moment {
@@ -138,7 +130,9 @@ impl History {
             None => events.extend(self.waits_for_a_free_lock(moment)),
         }
         if moment.is_first {
-            events.iter_mut().for_each(|event| event.present = true);
+            for event in &mut events {
+                event.present = true;
+            }
         }
         events
     }
@@ -161,17 +155,13 @@ impl History {
             let siblings = begun.iter().filter(of_client).count() as u64 - 1;
             events.push(self.begin(caller, siblings, moment));
         }
-        self.forget_counts();
-        events
-    }
-
-    /// Forgets the counts of clients without a hold, if there are too many.
-    fn forget_counts(&mut self) {
+        // Too many counts: those of clients without a hold are forgotten.
         if self.counts.len() > CLIENTS_KEPT {
             let holders = self.holds.iter().filter_map(|hold| hold.caller.client_id.as_ref());
             let holders: BTreeSet<&String> = holders.collect();
             self.counts.retain(|client, _| holders.contains(client));
         }
+        events
     }
 
     /// Compares the holders with the known holds, and keeps those holds that go on.
@@ -196,7 +186,10 @@ impl History {
 
     /// Updates a hold or a wait that goes on. Returns an event if its process has become known.
     fn go_on(&self, mut span: Span, caller: &Caller, moment: &Moment) -> (Span, Option<LockEvent>) {
-        let is_news = span.update(caller, moment);
+        let was_known = span.caller.pid.is_some();
+        span.caller.update(caller);
+        span.lease_end = moment.lease_end(caller);
+        let is_news = !was_known && span.caller.pid.is_some();
         let event = || self.event(Happening::Identified, moment.begun, caller);
         (span, is_news.then(event))
     }

@@ -56,10 +56,10 @@ impl Looks {
         let first = looker.first_look()?;
         forward_signals(sender.clone())?;
         thread::Builder::new().name("looks".into()).spawn(move || {
-            let mut told = Ok(first);
-            while sender.send(Told::from(told)).is_ok() {
+            let mut told = Told::Events(first);
+            while sender.send(told).is_ok() {
                 looker.pause(every);
-                told = looker.look_again();
+                told = looker.look_again().map_or_else(Told::Failed, Told::Events);
             }
         })?;
         Ok(Looks(receiver))
@@ -71,12 +71,6 @@ impl Looks {
             RecvTimeoutError::Timeout => Told::Nothing,
             RecvTimeoutError::Disconnected => Told::Interrupted,
         })
-    }
-}
-
-impl From<Result<Vec<LockEvent>>> for Told {
-    fn from(result: Result<Vec<LockEvent>>) -> Told {
-        result.map_or_else(Told::Failed, Told::Events)
     }
 }
 

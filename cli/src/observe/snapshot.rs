@@ -81,19 +81,16 @@ impl LockSnapshot {
 
     pub(crate) fn of(lock: &LockInfo) -> LockSnapshot {
         let queue = lock.waiting().queue();
+        // A lease that ended belongs to a reader of a lock that other readers keep.
+        let holders = lock.holders().iter().filter(|it| it.remaining() != Some(Duration::ZERO));
         LockSnapshot {
             name: lock.name().to_owned(),
             kind: lock.kind().to_owned(),
-            // A lease that ended belongs to a reader of a lock that other readers keep.
-            holders: lock.holders().iter().filter(|it| !has_ended(it)).map(Caller::of).collect(),
+            holders: holders.map(Caller::of).collect(),
             queue: queue.iter().map(Caller::of).collect(),
             processes: if queue.is_empty() { lock.waiting().processes() } else { 0 },
         }
     }
-}
-
-fn has_ended(holder: &HolderInfo) -> bool {
-    holder.remaining() == Some(Duration::ZERO)
 }
 
 impl Caller {

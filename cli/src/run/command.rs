@@ -38,10 +38,12 @@ impl<'a> Program<'a> {
         let (name, arguments) =
             words.split_first().ok_or_else(|| Failure::usage("no command is given"))?;
         let found: Vec<PathBuf> = candidates(name).into_iter().filter(|it| it.exists()).collect();
-        match found.iter().any(|path| is_executable(path)) {
-            true => Ok(Program { name, arguments }),
-            false if found.is_empty() => Err(not_started(name, Code::NotFound, "not found")),
-            false => Err(not_started(name, Code::NotExecutable, "not executable")),
+        if found.iter().any(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok()) {
+            Ok(Program { name, arguments })
+        } else if found.is_empty() {
+            Err(not_started(name, Code::NotFound, "not found"))
+        } else {
+            Err(not_started(name, Code::NotExecutable, "not executable"))
         }
     }
 
@@ -75,8 +77,10 @@ impl<'a> Program<'a> {
         };
         prepare(&mut command, terminal.map(Terminal::try_clone).transpose()?);
         command.spawn().map_err(|error| {
-            // The child may have had it already.
-            let _ = terminal.zip(own_group()).map(|(terminal, own)| terminal.give_to(own));
+            if let (Some(terminal), Some(own)) = (terminal, own_group()) {
+                // The child may have had it already.
+                let _ = terminal.give_to(own);
+            }
             self.refused(&error)
         })
     }
@@ -105,10 +109,6 @@ fn candidates(name: &OsStr) -> Vec<PathBuf> {
     }
     let folders = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
     env::split_paths(&folders).map(|folder| folder.join(name)).collect()
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.is_file() && access(path, Access::EXEC_OK).is_ok()
 }
 
 /// Has the child prepare itself before it executes the command.

@@ -47,19 +47,17 @@ impl Group {
     pub(super) fn change(&mut self) -> Option<Change> {
         let mut last = None;
         while let Some((pid, status)) = next_change() {
-            if pid == self.leader {
-                last = self.read(status);
+            if pid != self.leader {
+                continue;
+            }
+            if status.exited() || status.signaled() {
+                self.status = Some(status);
+                last = Some(Change::Ended(status));
+            } else {
+                last = status.stopping_signal().map(Change::Stopped);
             }
         }
         last
-    }
-
-    fn read(&mut self, status: WaitStatus) -> Option<Change> {
-        if status.exited() || status.signaled() {
-            self.status = Some(status);
-            return Some(Change::Ended(status));
-        }
-        status.stopping_signal().map(Change::Stopped)
     }
 
     /// Returns whether no process of the group is left.

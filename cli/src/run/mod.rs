@@ -84,5 +84,5 @@ fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> 
     let jobs = JobControl::new();
     let child = program.start(&args.name, held.token(), jobs.terminal())?;
     held.on_lost(events.loss_reporter());
-    Ok(Supervisor::new(Group::of(&child), jobs, events).until(limit).run())
+    Ok(Supervisor::new(Group::of(&child), jobs, events, limit).run())
 }

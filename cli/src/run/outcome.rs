@@ -60,21 +60,20 @@ impl Outcome {
 /// this is a failure, whatever the command returned.
 pub(super) fn of_started(end: Result<End>, held: Held, args: &RunArgs) -> Result<Outcome> {
     match end {
-        Ok(End::Ended(status)) => {
-            let released = held.check().and_then(|()| held.release());
-            let unconfirmed = released.err();
-            match unconfirmed {
-                Some(error) if error.is_lost() => {
-                    Err(lost(Some(error), "this was before the command ended"))
-                }
-                unconfirmed => Ok(Outcome { unconfirmed, ..Outcome::of_command(status) }),
+        Ok(End::Ended(status)) => match held.check().and_then(|()| held.release()).err() {
+            Some(error) if error.is_lost() => {
+                Err(lost(Some(error), "this was before the command ended"))
             }
-        }
+            unconfirmed => Ok(Outcome { unconfirmed, ..Outcome::of_command(status) }),
+        },
         Ok(End::Lost(rest)) => Err(lost(held.check().err(), consequence(rest))),
         // The exit code says enough if this release fails.
         Ok(End::TooLong(rest)) => {
             let _ = held.release();
-            Err(too_long(args, rest))
+            let (limit, consequence) = (args.max_hold.unwrap_or_default(), consequence(rest));
+            let text =
+                format!("the command ran for longer than --max-hold {limit:?}; {consequence}");
+            Err(Failure::new(Code::Lost, text))
         }
         Err(failure) => {
             let _ = held.release();
@@ -91,12 +90,6 @@ fn lost(error: Option<Error>, consequence: &str) -> Failure {
     let text = error
         .map_or_else(|| "the lock was lost".to_owned(), |error| error.with_causes().to_string());
     Failure::new(Code::Lost, format!("{text}; {consequence}; {advice}"))
-}
-
-fn too_long(args: &RunArgs, rest: Rest) -> Failure {
-    let (limit, consequence) = (args.max_hold.unwrap_or_default(), consequence(rest));
-    let text = format!("the command ran for longer than --max-hold {limit:?}; {consequence}");
-    Failure::new(Code::Lost, text)
 }
 
 fn consequence(rest: Rest) -> &'static str {

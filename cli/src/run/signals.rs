@@ -109,7 +109,9 @@ impl Signals {
         let (cancel, phase) = (signals.cancel.clone(), Arc::clone(&signals.phase));
         thread::Builder::new().name("leasehold-signals".to_owned()).spawn(move || {
             receive_ends_of_children();
-            caught.forever().for_each(|signal| receive(signal, &phase, &cancel));
+            for signal in caught.forever() {
+                receive(signal, &phase, &cancel);
+            }
         })?;
         Ok(signals)
     }

@@ -38,14 +38,6 @@ pub(super) enum Rest {
     Survivors,
 }
 
-/// The reason for the end of the wait.
-#[derive(Clone, Copy, Debug)]
-enum Reason {
-    Ended(WaitStatus),
-    Lost,
-    TooLong,
-}
-
 /// Waits for the end of the command, and forwards signals.
 pub(super) struct Supervisor {
     group: Group,
@@ -56,40 +48,32 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(super) fn new(group: Group, jobs: JobControl, events: Events) -> Supervisor {
+    pub(super) fn new(
+        group: Group,
+        jobs: JobControl,
+        events: Events,
+        limit: Option<Instant>,
+    ) -> Supervisor {
         let jobs = jobs.with(group.id());
-        Supervisor { group, events, jobs, limit: None }
-    }
-
-    /// Ends the command at this moment.
-    pub(super) fn until(self, limit: Option<Instant>) -> Supervisor {
-        Supervisor { limit, ..self }
+        Supervisor { group, events, jobs, limit }
     }
 
     /// Blocks until the command has ended; ends it after a loss of the lock and after the limit.
     pub(super) fn run(mut self) -> End {
-        match self.wait() {
-            Reason::Ended(status) => {
-                // Shells, too, restore the settings that a killed command has left behind.
-                if status.signaled() {
-                    self.jobs.end_with_old_settings();
-                } else {
-                    self.jobs.end();
-                }
-                End::Ended(status)
-            }
-            Reason::Lost => End::Lost(self.terminate()),
-            Reason::TooLong => End::TooLong(self.terminate()),
-        }
-    }
-
-    fn wait(&mut self) -> Reason {
         loop {
             match self.next(self.limit) {
-                None => return Reason::TooLong,
-                Some(Event::Lost) => return Reason::Lost,
+                None => return End::TooLong(self.terminate()),
+                Some(Event::Lost) => return End::Lost(self.terminate()),
                 Some(Event::Signal(Signal::CHILD)) => match self.group.change() {
-                    Some(Change::Ended(status)) => return Reason::Ended(status),
+                    Some(Change::Ended(status)) => {
+                        // Shells, too, restore the settings that a killed command has left behind.
+                        if status.signaled() {
+                            self.jobs.end_with_old_settings();
+                        } else {
+                            self.jobs.end();
+                        }
+                        return End::Ended(status);
+                    }
                     Some(Change::Stopped(signal)) => self.jobs.stopped(signal, &self.group),
                     None => {}
                 },

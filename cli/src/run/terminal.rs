@@ -147,7 +147,13 @@ impl JobControl {
             (Some(false), false) => self.stop(Signal::STOP.as_raw()),
             // No shell would continue this process. A program of its own would not stop there.
             (_, false) => self.forward(Signal::CONT, group),
-            (Some(true), true) => self.refuse_terminal(group),
+            // Nobody would continue the command: each of its stops brings a harder signal.
+            (Some(true), true) => {
+                if let Some(signal) = self.ends.next() {
+                    group.signal(*signal);
+                    group.signal(Signal::CONT);
+                }
+            }
             (None, true) => {}
         }
     }
@@ -156,20 +162,11 @@ impl JobControl {
     ///
     /// A CONT then follows, which is forwarded.
     fn stop(&mut self, signal: i32) {
-        match self.end() {
+        if self.end() {
             // The terminal has stopped the command alone: the rest of the job has to stop too.
-            true => {
-                let _ = process::kill_current_process_group(Signal::STOP);
-            }
-            false => stop_this_thread_and_all_others(signal),
-        }
-    }
-
-    /// Ends a command that nobody would continue: each call sends a harder signal.
-    fn refuse_terminal(&mut self, group: &Group) {
-        if let Some(signal) = self.ends.next() {
-            group.signal(*signal);
-            group.signal(Signal::CONT);
+            let _ = process::kill_current_process_group(Signal::STOP);
+        } else {
+            stop_this_thread_and_all_others(signal);
         }
     }
 
@@ -214,8 +211,10 @@ impl JobControl {
         if terminal.foreground().is_some_and(is_elsewhere) {
             return None;
         }
-        // The call fails if the terminal is gone.
-        let _ = self.own.map(|own| terminal.give_to(own));
+        if let Some(own) = self.own {
+            // The call fails if the terminal is gone.
+            let _ = terminal.give_to(own);
+        }
         Some(terminal)
     }
 }

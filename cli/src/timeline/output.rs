@@ -20,8 +20,7 @@ pub(crate) struct OutputFile {
 impl OutputFile {
     /// Opens or creates the file.
     pub(crate) fn open(path: &Path) -> Result<OutputFile> {
-        let mut options = OpenOptions::new();
-        let (opened, is_new) = match options.write(true).create_new(true).open(path) {
+        let (opened, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 (OpenOptions::new().write(true).open(path), false)
             }

@@ -21,8 +21,12 @@ pub(crate) fn record(events: &[LockEvent], window: Window, locks: &[String]) -> 
         actors: HashMap::new(),
         open: HashMap::new(),
     };
-    locks.iter().for_each(|name| _ = recorder.lock(name));
-    sorted.into_iter().for_each(|event| recorder.add(event));
+    for name in locks {
+        recorder.lock(name);
+    }
+    for event in sorted {
+        recorder.add(event);
+    }
     recorder.finish()
 }
 

@@ -97,21 +97,6 @@ impl Process {
         name.map_or("unknown process", String::as_str)
     }
 
-    /// Sorts the rows by thread. The last one is that of unknown threads.
-    fn order_rows(&mut self) {
-        self.rows.sort_by(|a, b| {
-            a.thread
-                .is_empty()
-                .cmp(&b.thread.is_empty())
-                .then_with(|| natural(&a.thread, &b.thread))
-        });
-        if let [_, .., last] = &mut self.rows[..]
-            && last.thread.is_empty()
-        {
-            last.thread = UNKNOWN.to_owned();
-        }
-    }
-
     /// Returns whether a mark is about this process.
     pub(crate) fn is_marked_by(&self, mark: &Mark) -> bool {
         let same_host = mark.host.is_none() || mark.host == self.identity.host;
@@ -119,7 +104,8 @@ impl Process {
     }
 }
 
-/// Groups the threads by process, in the order of hosts, names and numbers.
+/// Groups the threads by process, in the order of hosts, names and numbers; the rows of a process
+/// are in the order of threads.
 fn group(actors: Vec<Actor>) -> Vec<Process> {
     let mut processes: Vec<Process> = Vec::new();
     let mut places: HashMap<ProcessKey, usize> = HashMap::new();
@@ -131,15 +117,23 @@ fn group(actors: Vec<Actor>) -> Vec<Process> {
         processes[place].identity.add(&actor.identity);
         processes[place].rows.push(Row::new(actor));
     }
-    processes.sort_by(compare_processes);
-    processes.iter_mut().for_each(Process::order_rows);
+    processes.sort_by(|a, b| {
+        natural(text(&a.identity.host), text(&b.identity.host))
+            .then_with(|| natural(a.name(), b.name()))
+            .then_with(|| a.identity.pid.cmp(&b.identity.pid))
+    });
+    for Process { rows, .. } in &mut processes {
+        rows.sort_by(|a, b| {
+            let unknown_last = a.thread.is_empty().cmp(&b.thread.is_empty());
+            unknown_last.then_with(|| natural(&a.thread, &b.thread))
+        });
+        if let [_, .., last] = &mut rows[..]
+            && last.thread.is_empty()
+        {
+            last.thread = UNKNOWN.to_owned();
+        }
+    }
     processes
-}
-
-fn compare_processes(a: &Process, b: &Process) -> Ordering {
-    natural(text(&a.identity.host), text(&b.identity.host))
-        .then_with(|| natural(a.name(), b.name()))
-        .then_with(|| a.identity.pid.cmp(&b.identity.pid))
 }
 
 fn text(fact: &Option<String>) -> &str {

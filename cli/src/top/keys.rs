@@ -119,11 +119,36 @@ pub(crate) fn action(key: KeyEvent, mode: Mode) -> Option<Action> {
         return None;
     }
     if key.modifiers.contains(KeyModifiers::CONTROL) {
-        return with_control(key.code, mode);
+        return match key.code {
+            KeyCode::Char('c') => Some(Action::Quit),
+            KeyCode::Char('z') => Some(Action::Suspend),
+            KeyCode::Char('l') => Some(Action::Redraw),
+            // Backspace, as some terminals send it.
+            KeyCode::Char('h') if mode == Mode::Filter => Some(Action::Erase),
+            _ => None,
+        };
     }
     match mode {
-        Mode::Filter => in_filter(key.code),
-        Mode::Table => in_table(key.code),
+        Mode::Filter => match key.code {
+            KeyCode::Enter => Some(Action::Accept),
+            KeyCode::Esc => Some(Action::Back),
+            KeyCode::Backspace => Some(Action::Erase),
+            KeyCode::Char(sign) => Some(Action::Type(sign)),
+            code => motion(code).map(Action::Move),
+        },
+        Mode::Table => match key.code {
+            KeyCode::Enter => Some(Action::Follow),
+            KeyCode::Char('/') => Some(Action::EditFilter),
+            KeyCode::Char('<') | KeyCode::Left => Some(Action::SortPrevious),
+            KeyCode::Char('>') | KeyCode::Right => Some(Action::SortNext),
+            KeyCode::Char('n') => Some(Action::SortBy(SortBy::Name)),
+            KeyCode::Char('a') => Some(Action::SortBy(SortBy::Age)),
+            KeyCode::Char('l') => Some(Action::SortBy(SortBy::Left)),
+            KeyCode::Char('w') => Some(Action::SortBy(SortBy::Waiters)),
+            KeyCode::Char('o') => Some(Action::SortBy(SortBy::Handoffs)),
+            KeyCode::Char('r') => Some(Action::Reverse),
+            code => moved(code).or_else(|| everywhere(code)),
+        },
         Mode::Follow => match key.code {
             KeyCode::Enter | KeyCode::Backspace | KeyCode::Left => Some(Action::Back),
             code => moved(code).or_else(|| everywhere(code)),
@@ -132,43 +157,6 @@ pub(crate) fn action(key: KeyEvent, mode: Mode) -> Option<Action> {
             Some(Action::Help) | None => Some(Action::Back),
             other => other,
         },
-    }
-}
-
-fn with_control(code: KeyCode, mode: Mode) -> Option<Action> {
-    match code {
-        KeyCode::Char('c') => Some(Action::Quit),
-        KeyCode::Char('z') => Some(Action::Suspend),
-        KeyCode::Char('l') => Some(Action::Redraw),
-        // Backspace, as some terminals send it.
-        KeyCode::Char('h') if mode == Mode::Filter => Some(Action::Erase),
-        _ => None,
-    }
-}
-
-fn in_filter(code: KeyCode) -> Option<Action> {
-    match code {
-        KeyCode::Enter => Some(Action::Accept),
-        KeyCode::Esc => Some(Action::Back),
-        KeyCode::Backspace => Some(Action::Erase),
-        KeyCode::Char(sign) => Some(Action::Type(sign)),
-        code => motion(code).map(Action::Move),
-    }
-}
-
-fn in_table(code: KeyCode) -> Option<Action> {
-    match code {
-        KeyCode::Enter => Some(Action::Follow),
-        KeyCode::Char('/') => Some(Action::EditFilter),
-        KeyCode::Char('<') | KeyCode::Left => Some(Action::SortPrevious),
-        KeyCode::Char('>') | KeyCode::Right => Some(Action::SortNext),
-        KeyCode::Char('n') => Some(Action::SortBy(SortBy::Name)),
-        KeyCode::Char('a') => Some(Action::SortBy(SortBy::Age)),
-        KeyCode::Char('l') => Some(Action::SortBy(SortBy::Left)),
-        KeyCode::Char('w') => Some(Action::SortBy(SortBy::Waiters)),
-        KeyCode::Char('o') => Some(Action::SortBy(SortBy::Handoffs)),
-        KeyCode::Char('r') => Some(Action::Reverse),
-        code => moved(code).or_else(|| everywhere(code)),
     }
 }
 

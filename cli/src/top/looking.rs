@@ -194,8 +194,7 @@ impl Looker {
     fn look_at_visible(&mut self, tell: &impl Fn(Report)) -> leasehold::Result<()> {
         let meter = Meter::start(self.round_trip);
         // A watch has a connection. So one that sees more rows than the visible ones stays.
-        let has_all = |watched: &Watched| watched.sees(&self.wish.visible);
-        if !self.visible.as_ref().is_some_and(has_all) {
+        if !self.visible.as_ref().is_some_and(|watched| watched.sees(&self.wish.visible)) {
             self.visible = Some(Watched::new(&self.client, self.wish.visible.clone())?);
         }
         let looked = match &mut self.visible {

@@ -49,14 +49,13 @@ impl Formatter for SafeJson {
         writer: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
-        let mut units = [0; 2];
         for sign in fragment.chars() {
             if is_harmless(sign) {
                 writer.write_all(sign.encode_utf8(&mut [0; 4]).as_bytes())?;
             } else {
-                sign.encode_utf16(&mut units)
-                    .iter()
-                    .try_for_each(|unit| write!(writer, "\\u{unit:04x}"))?;
+                for unit in sign.encode_utf16(&mut [0; 2]) {
+                    write!(writer, "\\u{unit:04x}")?;
+                }
             }
         }
         Ok(())

@@ -109,15 +109,15 @@ fn line(places: &[Place], width: usize, cell: impl Fn(&Place) -> String) -> Stri
     cut(cells.collect::<Vec<_>>().join(GAP).trim_end(), width) + "\n"
 }
 
-/// Returns the text with exactly this width.
-fn pad(text: &str, width: usize, is_number: bool) -> String {
+/// Returns the text with exactly this width, a number at the right.
+pub(crate) fn pad(text: &str, width: usize, is_number: bool) -> String {
     let text = cut(text, width);
     let space = " ".repeat(width - text.width().min(width));
     if is_number { space + &text } else { text + &space }
 }
 
 /// Returns the text, cut to this width. A text that is cut ends with an ellipsis.
-pub(crate) fn cut(text: &str, width: usize) -> String {
+fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }

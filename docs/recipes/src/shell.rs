@@ -43,8 +43,10 @@ pub fn shell_blocks() -> Vec<ShellBlock> {
     while let Some((number, line)) = lines.next() {
         if line.starts_with("```") {
             let text = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
-            let block = ShellBlock { line: number + 1, text: text.collect::<Vec<_>>().join("\n") };
-            blocks.extend((line == "```sh").then_some(block));
+            let text = text.collect::<Vec<_>>().join("\n");
+            if line == "```sh" {
+                blocks.push(ShellBlock { line: number + 1, text });
+            }
         }
     }
     blocks
@@ -76,7 +78,10 @@ impl ShellBlock {
     /// The folder cannot be written, or the program `timeout` does not start.
     pub fn run(&self, leasehold: &Path, url: &str) -> io::Result<ShellRun> {
         let folder = TempDir::with_prefix("leasehold-")?;
-        self.fill(folder.path(), leasehold)?;
+        symlink(leasehold, folder.path().join("leasehold"))?;
+        for program in self.programs() {
+            symlink(STAND_IN, folder.path().join(program))?;
+        }
         let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap_or_default());
         let mut command = Command::new("timeout");
         command.args(["--kill-after", GRACE, LIMIT, "bash", "-eu", "-c", &self.text]);
@@ -85,10 +90,5 @@ impl ShellBlock {
         let output = command.output()?;
         let started = fs::read_to_string(folder.path().join(STARTED)).unwrap_or_default();
         Ok(ShellRun { output, started: started.lines().map(str::to_owned).collect() })
-    }
-
-    fn fill(&self, folder: &Path, leasehold: &Path) -> io::Result<()> {
-        symlink(leasehold, folder.join("leasehold"))?;
-        self.programs().into_iter().try_for_each(|name| symlink(STAND_IN, folder.join(name)))
     }
 }

@@ -40,7 +40,9 @@ impl State {
             .map(|(id, _)| id)
             .collect();
         for id in idle {
-            self.connections.entry(id).and_modify(|connection| connection.is_closing = true);
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.is_closing = true;
+            }
         }
     }
 

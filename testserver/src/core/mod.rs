@@ -250,7 +250,9 @@ impl Core {
     /// takes the master's place.
     pub fn remove_expired(&mut self) {
         let mut state = self.state.borrow_mut();
-        (0..DATABASES).for_each(|database| state.remove_expired(database));
+        for database in 0..DATABASES {
+            state.remove_expired(database);
+        }
         state.replication.end_entry();
     }
 
@@ -310,7 +312,9 @@ impl Core {
         let mut state = self.state.borrow_mut();
         state.replication.end_entry();
         let offset = state.replication.offset;
-        state.connections.entry(id).and_modify(|connection| connection.offset = offset);
+        if let Some(connection) = state.connections.get_mut(&id) {
+            connection.offset = offset;
+        }
         true
     }
 
@@ -383,7 +387,9 @@ impl Core {
             );
             return Err(state.rejected(command.name, error));
         }
-        state.tidy();
+        if state.keys().has_many_new() {
+            state.remove_expired(state.database);
+        }
         state.admit(command)?;
         Ok(command)
     }

@@ -15,11 +15,12 @@ pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
 /// A number that is too great or too small to be told from zero is none, nor is NaN.
 pub(crate) fn parse_float(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    let digits = || text.iter().any(|byte| (b'1'..=b'9').contains(byte));
-    let named = || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'n'));
-    let is_lost = number == 0.0 && mantissa(text).any(|byte| (b'1'..=b'9').contains(&byte));
-    let is_lost = is_lost || (number.is_infinite() && digits() && !named());
-    (!number.is_nan() && !is_lost).then_some(number)
+    let is_nonzero = |byte: &u8| (b'1'..=b'9').contains(byte);
+    let mut mantissa = text.iter().take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
+    let is_too_small = number == 0.0 && mantissa.any(is_nonzero);
+    let is_named = || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'n'));
+    let is_too_great = number.is_infinite() && text.iter().any(is_nonzero) && !is_named();
+    (!number.is_nan() && !is_too_small && !is_too_great).then_some(number)
 }
 
 /// Reads an end of a range of scores: infinities may overflow, and spaces may precede.
@@ -37,10 +38,6 @@ pub(crate) fn is_hexadecimal(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
     let digits = text.strip_prefix(b"-").or(text.strip_prefix(b"+")).unwrap_or(text);
     digits.starts_with(b"0x") || digits.starts_with(b"0X")
-}
-
-fn mantissa(text: &[u8]) -> impl Iterator<Item = u8> {
-    text.iter().copied().take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'))
 }
 
 /// Writes a number with up to 17 significant digits, as `%.17g` of C does.

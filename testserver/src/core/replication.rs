@@ -128,16 +128,6 @@ pub(crate) struct Acknowledgement {
     pub(crate) at: i64,
 }
 
-impl Replica {
-    fn has(&self, offset: u64) -> bool {
-        self.acknowledged.is_some_and(|it| it.offset >= offset)
-    }
-
-    fn is_good(&self, now: i64) -> bool {
-        self.acknowledged.is_some_and(|it| now - it.at <= MAX_LAG)
-    }
-}
-
 /// A connection that waits for acknowledgements.
 #[derive(Debug)]
 pub(crate) struct Wait {
@@ -192,11 +182,13 @@ impl Replication {
 
     /// Returns the number of replicas that have acknowledged an entry of the log.
     pub(crate) fn count(&self, offset: u64) -> usize {
-        self.replicas.iter().filter(|replica| replica.has(offset)).count()
+        let acknowledged = self.replicas.iter().filter_map(|replica| replica.acknowledged);
+        acknowledged.filter(|it| it.offset >= offset).count()
     }
 
     pub(crate) fn count_good(&self, now: i64) -> usize {
-        self.replicas.iter().filter(|replica| replica.is_good(now)).count()
+        let acknowledged = self.replicas.iter().filter_map(|replica| replica.acknowledged);
+        acknowledged.filter(|it| now - it.at <= MAX_LAG).count()
     }
 
     pub(crate) fn record(&mut self, change: Change) {

@@ -226,13 +226,6 @@ impl State {
         self.replication.record(Change::Key { database, key: key.to_vec(), entry: None });
     }
 
-    /// Removes what has expired in the running command's database, from time to time.
-    pub(crate) fn tidy(&mut self) {
-        if self.keys().has_many_new() {
-            self.remove_expired(self.database);
-        }
-    }
-
     /// Removes what has expired in a database. A replica leaves that to its master.
     pub(crate) fn remove_expired(&mut self, database: usize) {
         if self.replication.master.is_none() {
@@ -268,7 +261,8 @@ impl State {
     /// Fails, and counts the command, if it is refused.
     pub(crate) fn admit(&mut self, command: &'static Command) -> Result<(), String> {
         let refusal = self.refusal(command.name).or_else(|| self.refusal_of_writes(command));
-        refusal.map_or(Ok(()), |error| Err(self.rejected(command.name, error)))
+        let Some(error) = refusal else { return Ok(()) };
+        Err(self.rejected(command.name, error))
     }
 
     /// Counts a command that is refused, and returns the error.
@@ -313,7 +307,9 @@ impl State {
         self.count(command, outcome);
         let calls = self.counts.calls.entry(command.name).or_default();
         calls.failed += failures.counted + u64::from(!failures.new.is_empty());
-        failures.new.iter().for_each(|error| self.counts.add_error(error));
+        for error in &failures.new {
+            self.counts.add_error(error);
+        }
     }
 
     /// Returns the error that takes the place of a command, named as `CLIENT|ID`. A refusal of
@@ -325,7 +321,9 @@ impl State {
 
     /// Removes all keys.
     pub(crate) fn clear(&mut self) {
-        (0..DATABASES).for_each(|database| self.clear_database(database));
+        for database in 0..DATABASES {
+            self.clear_database(database);
+        }
     }
 
     /// Removes all keys of one database.

@@ -26,7 +26,6 @@ const ROUND: u64 = 64;
 /// Executes commands. Keeps the state between two commands.
 pub(crate) struct Commands {
     contender: Contender,
-    url: String,
     records: Vec<Record>,
     holder: Option<Box<dyn Holder>>,
     waiting: Option<Waiting>,
@@ -73,9 +72,9 @@ impl<'a> Arguments<'a> {
 }
 
 impl Commands {
-    pub(crate) fn new(contender: Contender, url: String) -> Commands {
+    pub(crate) fn new(contender: Contender) -> Commands {
         let (holder, waiting) = (None, None);
-        Commands { contender, url, records: Vec::new(), holder, waiting, handles: Vec::new() }
+        Commands { contender, records: Vec::new(), holder, waiting, handles: Vec::new() }
     }
 
     /// Executes a command line and returns the answer.
@@ -155,7 +154,9 @@ impl Commands {
         let Some(holder) = holder else { return Ok("unsupported".to_owned()) };
         let holder = self.holder.insert(holder?);
         let names = arguments.names("count")?;
-        names.iter().try_for_each(|name| holder.acquire(name))?;
+        for name in &names {
+            holder.acquire(name)?;
+        }
         Ok(format!("holding count={}", names.len()))
     }
 
@@ -223,23 +224,16 @@ impl Commands {
         let nanos = match &self.contender {
             #[cfg(feature = "peers")]
             Contender::Tasks(tasks) => tasks.start(count)?,
-            Contender::Blocking(_) => {
+            Contender::Blocking(library) => {
                 let begin = stamp::now();
                 for _ in 0..count {
-                    let Contender::Blocking(own) = self.open_another()? else { continue };
+                    let own = library.another()?;
                     own.worker("bench:start")?.pair(&mut Held::default())?;
                 }
                 stamp::now() - begin
             }
         };
         Ok(format!("started nanos={nanos}"))
-    }
-
-    fn open_another(&self) -> Result<Contender> {
-        let Contender::Blocking(library) = &self.contender else {
-            return Err(format!("no client for {}", self.url).into());
-        };
-        Ok(Contender::Blocking(library.another()?))
     }
 }
 
@@ -300,7 +294,9 @@ fn nested_pairs(
         let start = stamp::now();
         let end = start + u64::try_from(time.as_nanos())?;
         while stamp::now() < end {
-            (0..ROUND).try_for_each(|_| pair())?;
+            for _ in 0..ROUND {
+                pair()?;
+            }
             pairs += ROUND;
         }
         nanos = stamp::now() - start;

@@ -45,7 +45,7 @@ fn main() -> Result<(), Failure> {
         Err(error) => return say(&format!("unsupported {error}")),
     };
     say(&format!("ready {name} {}", contender.version()))?;
-    let mut commands = Commands::new(contender, url);
+    let mut commands = Commands::new(contender);
     for line in io::stdin().lock().lines() {
         let line = line?;
         if line == "quit" {

@@ -78,7 +78,9 @@ impl Processes {
         let command =
             format!("pairs locks=contended threads=1 millis={millis} think_us=0 shared=1");
         let before = run.server.counters()?;
-        self.drivers.iter_mut().try_for_each(|driver| driver.send(&command))?;
+        for driver in &mut self.drivers {
+            driver.send(&command)?;
+        }
         for driver in &mut self.drivers {
             if driver.answer("done", time + LONGEST)?.is_none() {
                 return Ok(None);

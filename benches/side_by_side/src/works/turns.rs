@@ -67,9 +67,11 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let mut groups: Vec<Group> = kinds.map(Group::new).collect();
     let most = shapes.iter().map(|shape| shape.processes).max().unwrap_or(0);
     for group in &mut groups {
-        let tables = shapes.iter().zip(&mut tables);
-        let entered = tables.filter(|(shape, _)| shape.processes <= group.most_processes());
-        entered.for_each(|(_, table)| table.enter(&group.recipe.name));
+        for (shape, table) in shapes.iter().zip(&mut tables) {
+            if shape.processes <= group.most_processes() {
+                table.enter(&group.recipe.name);
+            }
+        }
         group.start(run, most.min(group.most_processes()))?;
     }
     for round in 0..run.sizes.rounds.div_ceil(2) {
@@ -80,7 +82,9 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
             }
         }
     }
-    tables.iter_mut().for_each(|table| table.notes.push(NOTE.to_owned()));
+    for table in &mut tables {
+        table.notes.push(NOTE.to_owned());
+    }
     Ok(tables)
 }
 
@@ -133,7 +137,9 @@ impl Group {
             format!("pairs locks=turns threads={threads} millis={millis} think_us=0 shared=1");
         let drivers = &mut self.drivers[..shape.processes];
         let (cpu, before) = (cpu_of(drivers)?, run.server.counters()?);
-        drivers.iter_mut().try_for_each(|driver| driver.send(&command))?;
+        for driver in &mut *drivers {
+            driver.send(&command)?;
+        }
         for driver in &mut *drivers {
             if driver.answer("done", time + LONGEST)?.is_none() {
                 return Ok(None);

@@ -16,7 +16,12 @@ const EDGE: f64 = 4.0;
 
 /// Draws what is behind the rows.
 pub(crate) fn draw(layout: &Layout) -> Group {
-    let mut group = bands(layout);
+    let mut group = Group::new();
+    // Every other process has a ground.
+    for place in layout.processes.iter().step_by(2) {
+        let (x, width) = (MARGIN / 2.0, WIDTH - MARGIN);
+        group = group.add(rect("band", x, place.top, width, place.height).set("rx", 3));
+    }
     for (x, content) in layout.scale.ticks(GAP) {
         group = group.add(vertical("grid", x, layout.plot.top, layout.plot.bottom() + 4.0));
         let below = layout.plot.bottom() + 4.0 + SIZE * 0.8;
@@ -29,13 +34,4 @@ pub(crate) fn draw(layout: &Layout) -> Group {
         }
     }
     group
-}
-
-/// Draws a ground behind every other process.
-fn bands(layout: &Layout) -> Group {
-    let places = layout.processes.iter().step_by(2);
-    places.fold(Group::new(), |group, place| {
-        let (x, width) = (MARGIN / 2.0, WIDTH - MARGIN);
-        group.add(rect("band", x, place.top, width, place.height).set("rx", 3))
-    })
 }

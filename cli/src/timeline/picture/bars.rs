@@ -56,20 +56,23 @@ impl Painter<'_> {
     /// Draws the lanes of a row, each with its blocks, and the noticed losses.
     pub(crate) fn row(
         &self,
-        group: Group,
+        mut group: Group,
         row: &Row,
         place: &Place,
         lanes: &[Vec<Block>],
     ) -> Group {
-        let group = lanes.iter().enumerate().fold(group, |group, (number, blocks)| {
+        for (number, blocks) in lanes.iter().enumerate() {
             let (middle, height) = self.lane(place, number, lanes.len());
-            blocks.iter().fold(group, |group, block| self.block(group, block, middle, height))
-        });
-        row.noticed.iter().fold(group, |group, &at| {
+            for block in blocks {
+                group = self.block(group, block, middle, height);
+            }
+        }
+        let (middle, _) = self.lane(place, 0, lanes.len());
+        for &at in &row.noticed {
             let text = format!("The loss was noticed at {}", self.time(at));
-            let (middle, _) = self.lane(place, 0, lanes.len());
-            group.add(diamond(self.layout.scale.x(at), middle).add(tooltip(&text)))
-        })
+            group = group.add(diamond(self.layout.scale.x(at), middle).add(tooltip(&text)));
+        }
+        group
     }
 
     /// Returns the middle of a lane and the height of its bars.
@@ -118,8 +121,13 @@ impl Painter<'_> {
         let text = format!("{}; lost at {}", self.held(span), self.time(span.until));
         let shape = bar.rect("lost-edge", LEAST_HOLD).set("fill", "url(#lost)");
         let group = group.add(shape.add(tooltip(&text)));
-        let group = self.ends(group, span, bar, "lost");
-        let group = if self.locks.len() > 1 { group.add(strip(span.lock, bar)) } else { group };
+        let mut group = self.ends(group, span, bar, "lost");
+        if self.locks.len() > 1 {
+            let class = format!("lock{}", colour(span.lock));
+            let width = (bar.right - bar.left).max(LEAST_HOLD);
+            let top = bar.middle + bar.height / 2.0 - STRIP;
+            group = group.add(rect(&class, bar.left, top, width, STRIP));
+        }
         cross(group, bar.right, bar.middle)
     }
 
@@ -185,12 +193,6 @@ fn arrow(class: &str, x: f64, bar: &Bar, step: f64) -> Path {
     let (x, step) = (px(x), px(step));
     let shape = format!("M{x} {top}l{step} {height}l{} {height}z", -step);
     Path::new().set("class", class).set("d", shape)
-}
-
-fn strip(lock: usize, bar: &Bar) -> Rectangle {
-    let class = format!("lock{}", colour(lock));
-    let width = (bar.right - bar.left).max(LEAST_HOLD);
-    rect(&class, bar.left, bar.middle + bar.height / 2.0 - STRIP, width, STRIP)
 }
 
 /// Draws a cross, the end of a lost hold.

@@ -68,13 +68,18 @@ pub(crate) fn summary(timeline: &Timeline) -> String {
     ];
     // Waits for a lock without a queue are known by their number only.
     let waits = timeline.count(Activity::Wait);
-    let waits_are_known = waits > 0 || timeline.levels.is_empty();
-    parts.extend(waits_are_known.then(|| number(waits, "wait", "waits")));
-    parts.extend((lost > 0).then(|| number(lost, "lost hold", "lost holds")));
-    let unseen = timeline.unseen;
-    parts.extend((unseen > 0).then(|| format!("{unseen} more holds too short to be seen")));
-    parts
-        .extend((timeline.left_out > 0).then(|| format!("{} threads left out", timeline.left_out)));
+    if waits > 0 || timeline.levels.is_empty() {
+        parts.push(number(waits, "wait", "waits"));
+    }
+    if lost > 0 {
+        parts.push(number(lost, "lost hold", "lost holds"));
+    }
+    if timeline.unseen > 0 {
+        parts.push(format!("{} more holds too short to be seen", timeline.unseen));
+    }
+    if timeline.left_out > 0 {
+        parts.push(format!("{} threads left out", timeline.left_out));
+    }
     parts.join(", ")
 }
 

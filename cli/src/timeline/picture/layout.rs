@@ -102,7 +102,8 @@ impl Layout {
         let has_upper_axis = count >= TALL;
         let top = flags.bottom + if has_upper_axis { AXIS } else { 4.0 };
         let (processes, rows, end) = places(timeline, &sizes, top);
-        let levels = level_places(timeline.levels.len(), &sizes, end);
+        let tops = (0..timeline.levels.len()).map(|it| end + sizes.padding + it as f64 * sizes.row);
+        let levels: Vec<_> = tops.map(|top| Place { top, height: sizes.row }).collect();
         let bottom = levels.last().map_or(end, |last| last.bottom() + sizes.padding);
         let plot = Place { top, height: if count == 0 { EMPTY } else { bottom - top } };
         Layout {
@@ -146,9 +147,4 @@ fn places(timeline: &Timeline, sizes: &Sizes, top: f64) -> (Vec<Place>, Vec<Plac
         processes.push(Place { top, height: y - top });
     }
     (processes, rows, y)
-}
-
-fn level_places(count: usize, sizes: &Sizes, top: f64) -> Vec<Place> {
-    let top = |number: usize| top + sizes.padding + number as f64 * sizes.row;
-    (0..count).map(|number| Place { top: top(number), height: sizes.row }).collect()
 }

@@ -4,7 +4,7 @@ use svg::node::element::Group;
 
 use crate::timeline::picture::elements::{rect, text, tooltip};
 use crate::timeline::picture::head::number;
-use crate::timeline::picture::layout::{Layout, MARGIN, Place};
+use crate::timeline::picture::layout::{Layout, MARGIN};
 use crate::timeline::picture::scale::duration;
 use crate::timeline::picture::style::colour;
 use crate::timeline::picture::text::shorten;
@@ -33,45 +33,30 @@ fn highest(levels: &[Level]) -> u64 {
 
 /// Draws the rows of all locks with waiting processes.
 pub(crate) fn draw(timeline: &Timeline, layout: &Layout) -> Group {
-    let rows = timeline.levels.iter().zip(&layout.levels);
-    rows.fold(Group::new(), |group, ((&lock, levels), place)| {
+    let mut group = Group::new();
+    for ((&lock, levels), place) in timeline.levels.iter().zip(&layout.levels) {
         let size = layout.sizes.text;
         let full = label(timeline, lock);
         let short = shorten(&full, size, layout.threads.0 - MARGIN);
         let name = text("ink name", MARGIN, place.middle(), size, &short).add(tooltip(&full));
         let room = layout.threads.0 + layout.threads.1;
         let top = text("muted right", room, place.middle(), size, &top(levels));
-        let row = Group::new().set("class", "level").add(name).add(top);
-        group.add(levels.iter().fold(row, |row, level| {
-            draw_level(
-                row,
-                level,
-                highest(levels),
-                &format!("url(#wait{})", colour(lock)),
-                place,
-                layout,
-            )
-        }))
-    })
-}
-
-/// Draws a bar whose height is the number of processes.
-fn draw_level(
-    row: Group,
-    level: &Level,
-    most: u64,
-    fill: &str,
-    place: &Place,
-    layout: &Layout,
-) -> Group {
-    let (left, right) = (layout.scale.x(level.from), layout.scale.x(level.until));
-    if level.processes == 0 || right - left < VISIBLE {
-        return row;
+        let mut row = Group::new().set("class", "level").add(name).add(top);
+        let (most, bottom) = (highest(levels), place.middle() + layout.sizes.bar / 2.0);
+        let fill = format!("url(#wait{})", colour(lock));
+        for level in levels {
+            let (left, right) = (layout.scale.x(level.from), layout.scale.x(level.until));
+            if level.processes == 0 || right - left < VISIBLE {
+                continue;
+            }
+            // The height of a bar is the number of processes.
+            let height = layout.sizes.bar * level.processes as f64 / most as f64;
+            let bar = rect("wait", left, bottom - height, right - left, height);
+            let waiting = number(level.processes as usize, "process", "processes");
+            let text = format!("{waiting} waited for {}", duration(level.until - level.from));
+            row = row.add(bar.set("fill", fill.as_str()).add(tooltip(&text)));
+        }
+        group = group.add(row);
     }
-    let height = layout.sizes.bar * level.processes as f64 / most as f64;
-    let bottom = place.middle() + layout.sizes.bar / 2.0;
-    let waiting = number(level.processes as usize, "process", "processes");
-    let text = format!("{waiting} waited for {}", duration(level.until - level.from));
-    let shape = rect("wait", left, bottom - height, right - left, height).set("fill", fill);
-    row.add(shape.add(tooltip(&text)))
+    group
 }

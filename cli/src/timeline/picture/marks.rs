@@ -7,7 +7,6 @@ use crate::timeline::picture::layout::{Layout, MARGIN, WIDTH};
 use crate::timeline::picture::scale::{Scale, duration};
 use crate::timeline::picture::text::{shorten, width};
 use crate::timeline::rows::Timeline;
-use crate::timeline::spans::Mark;
 
 const SIZE: f64 = 12.0;
 
@@ -93,36 +92,31 @@ fn flags(timeline: &Timeline, scale: &Scale) -> Vec<Flag> {
 
 /// Draws the marks and the outages.
 pub(crate) fn draw(timeline: &Timeline, layout: &Layout) -> Group {
-    let group = outages(timeline, layout);
-    let flags = &layout.flags.flags;
+    let mut group = outages(timeline, layout);
+    let &Flags { ref flags, bottom } = &layout.flags;
+    for flag in flags {
+        let top = flag.line.map_or(bottom, |line| bottom - LINE * (line + 1) as f64);
+        let line = vertical("mark", flag.x, top, layout.plot.bottom());
+        group = group.add(line.add(tooltip(&flag.full)));
+    }
     // A flag covers the lines of others.
-    let group = flags.iter().fold(group, |group, flag| draw_line(group, flag, layout));
-    let group = flags.iter().fold(group, |group, flag| draw_flag(group, flag, layout));
-    timeline.marks.iter().fold(group, |group, mark| on_process(group, mark, timeline, layout))
-}
-
-fn draw_line(group: Group, flag: &Flag, layout: &Layout) -> Group {
-    let bottom = layout.flags.bottom;
-    let top = flag.line.map_or(bottom, |line| bottom - LINE * (line + 1) as f64);
-    group.add(vertical("mark", flag.x, top, layout.plot.bottom()).add(tooltip(&flag.full)))
-}
-
-fn draw_flag(group: Group, flag: &Flag, layout: &Layout) -> Group {
-    let Some(line) = flag.line else { return group };
-    let top = layout.flags.bottom - LINE * (line + 1) as f64;
-    let ground = rect("flag", flag.left, top, flag.width, HEIGHT).set("rx", 2);
-    let label = text("on-flag", flag.left + PADDING, top + HEIGHT / 2.0, SIZE, &flag.text);
-    group.add(ground).add(label.add(tooltip(&flag.full)))
-}
-
-/// Draws a thick line across the rows of the process that the mark is about.
-fn on_process(group: Group, mark: &Mark, timeline: &Timeline, layout: &Layout) -> Group {
-    let places = timeline.processes.iter().zip(&layout.processes);
-    let places = places.filter(|(process, _)| process.is_marked_by(mark));
-    places.fold(group, |group, (_, place)| {
-        let x = layout.scale.x(mark.at);
-        group.add(vertical("marked", x, place.top + 1.0, place.bottom() - 1.0))
-    })
+    for flag in flags {
+        let Some(line) = flag.line else { continue };
+        let top = bottom - LINE * (line + 1) as f64;
+        let ground = rect("flag", flag.left, top, flag.width, HEIGHT).set("rx", 2);
+        let label = text("on-flag", flag.left + PADDING, top + HEIGHT / 2.0, SIZE, &flag.text);
+        group = group.add(ground).add(label.add(tooltip(&flag.full)));
+    }
+    // A thick line crosses the rows of the process that a mark is about.
+    for mark in &timeline.marks {
+        for (process, place) in timeline.processes.iter().zip(&layout.processes) {
+            if process.is_marked_by(mark) {
+                let x = layout.scale.x(mark.at);
+                group = group.add(vertical("marked", x, place.top + 1.0, place.bottom() - 1.0));
+            }
+        }
+    }
+    group
 }
 
 /// Draws the times without answers.

@@ -131,7 +131,9 @@ impl State {
 
     fn found(&mut self, finding: Finding, now: Now) {
         let at = finding.at;
-        finding.sights.into_iter().for_each(|sight| self.see(sight, at));
+        for sight in finding.sights {
+            self.see(sight, at);
+        }
         self.look = Some(LookDone { at: now, took: finding.took });
         self.set_outage(finding.missing, now);
         self.forget_free(at);
@@ -180,7 +182,9 @@ impl State {
     /// Performs what a key asks for, as far as it concerns the state.
     pub(crate) fn perform(&mut self, action: Action, now: Now) {
         match action {
-            Action::Move(motion) if self.mode == Mode::Follow => self.move_lines(motion),
+            Action::Move(motion) if self.mode == Mode::Follow => {
+                self.first_line = motion.from(self.first_line, self.height, usize::MAX);
+            }
             Action::Move(motion) => self.move_selection(motion),
             Action::Follow => self.follow(),
             Action::Back => self.back(),
@@ -203,10 +207,8 @@ impl State {
     fn back(&mut self) {
         match self.mode {
             Mode::Table | Mode::Filter => self.filter.clear(),
-            Mode::Help | Mode::Follow => {}
-        }
-        if self.mode == Mode::Follow {
-            self.followed = None;
+            Mode::Follow => self.followed = None,
+            Mode::Help => {}
         }
         self.mode = if self.followed.is_some() { Mode::Follow } else { Mode::Table };
     }
@@ -225,10 +227,6 @@ impl State {
         let at = self.selected_index().unwrap_or(0);
         let to = motion.from(at, self.height, self.shown.len());
         self.selected = self.shown.get(to).cloned();
-    }
-
-    fn move_lines(&mut self, motion: Motion) {
-        self.first_line = motion.from(self.first_line, self.height, usize::MAX);
     }
 
     /// Returns the first of `count` lines that is visible in `height` lines.

@@ -115,7 +115,14 @@ impl Fact {
 
     /// Returns a fact about the holder.
     fn fact(self, sight: &Sight) -> String {
-        let Some(holder) = sight.lock.holders.first() else { return self.without_holder(sight) };
+        let Some(holder) = sight.lock.holders.first() else {
+            return match self {
+                Fact::Program if sight.is_free() => "free".to_owned(),
+                // The time after an early release of a lock with a minimum of its hold.
+                Fact::Program => "nobody".to_owned(),
+                _ => String::new(),
+            };
+        };
         let more = sight.lock.holders.len() - 1;
         let shown = |text: &Option<String>| {
             text.as_deref().map_or_else(dash, |text| printable(text).into_owned())
@@ -127,15 +134,6 @@ impl Fact {
             Fact::Program => program(holder),
             Fact::Label => shown(&holder.label),
             _ => shown(&holder.thread),
-        }
-    }
-
-    fn without_holder(self, sight: &Sight) -> String {
-        match self {
-            Fact::Program if sight.is_free() => "free".to_owned(),
-            // The time after an early release of a lock with a minimum of its hold.
-            Fact::Program => "nobody".to_owned(),
-            _ => String::new(),
         }
     }
 }

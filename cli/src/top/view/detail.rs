@@ -56,8 +56,11 @@ fn callers(row: &Row, now: Now, theme: Theme) -> Vec<Line<'static>> {
     lines.extend(sight.lock.holders.iter().map(|holder| holder_line(row, holder, now)));
     lines.push(Line::default());
     lines.push(heading(waiters_heading(sight)));
-    let queue = sight.lock.queue.iter().enumerate();
-    lines.extend(queue.map(|(place, waiter)| waiter_line(place + 1, waiter, now)));
+    for (place, waiter) in (1..).zip(&sight.lock.queue) {
+        let waits = waiter.since.map(|since| format!("  waits for {}", brief(now.wall - since)));
+        let waits = waits.unwrap_or_default();
+        lines.push(Line::from(format!("{place:4}  {}{waits}", person(waiter))));
+    }
     lines
 }
 
@@ -92,11 +95,6 @@ fn holder_line(row: &Row, holder: &Caller, now: Now) -> Line<'static> {
     facts.extend(left.map(|left| format!("lease left {}", brief(left))));
     facts.push(printable(&holder.owner).into_owned());
     Line::from(format!("  {}", facts.join("  ")))
-}
-
-fn waiter_line(place: usize, waiter: &Caller, now: Now) -> Line<'static> {
-    let waits = waiter.since.map(|since| format!("  waits for {}", brief(now.wall - since)));
-    Line::from(format!("{place:4}  {}{}", person(waiter), waits.unwrap_or_default()))
 }
 
 /// Returns the known facts about a process and its thread, as events show them.

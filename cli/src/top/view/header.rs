@@ -5,13 +5,17 @@ use ratatui::text::{Line, Span};
 use super::numbers::{count, interval};
 use super::spread;
 use super::theme::Theme;
-use crate::top::state::{Now, Outage, SearchDone, State};
+use crate::top::state::{Now, SearchDone, State};
 use crate::views::text::{brief, printable, time_of_day};
 
 /// Returns the lines of the header: two, or three during an outage.
 pub(super) fn lines(state: &State, now: Now, theme: Theme, width: usize) -> Vec<Line<'static>> {
     let mut lines = vec![first(state, theme, width), second(state, theme)];
-    lines.extend(state.outage.as_ref().map(|outage| outage_line(outage, now, theme)));
+    if let Some(outage) = &state.outage {
+        let since = now.instant.saturating_duration_since(outage.since).as_secs_f64();
+        let text = format!("no look for {}: {}", brief(since), printable(&outage.error));
+        lines.push(Line::from(Span::styled(text, theme.alarm())));
+    }
     lines
 }
 
@@ -63,10 +67,4 @@ fn intervals(state: &State) -> String {
         }
         _ => format!("every {every}"),
     }
-}
-
-fn outage_line(outage: &Outage, now: Now, theme: Theme) -> Line<'static> {
-    let since = now.instant.saturating_duration_since(outage.since).as_secs_f64();
-    let text = format!("no look for {}: {}", brief(since), printable(&outage.error));
-    Line::from(Span::styled(text, theme.alarm()))
 }

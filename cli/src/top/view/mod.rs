@@ -18,7 +18,6 @@ use ratatui::text::{Line, Span};
 
 use super::keys::{self, Mode};
 use super::state::{Now, State};
-use crate::views::table::cut;
 use crate::views::text::printable;
 pub(crate) use theme::Theme;
 
@@ -95,11 +94,4 @@ fn spread(left: Line<'static>, right: String, width: usize) -> Line<'static> {
         }
         _ => left,
     }
-}
-
-/// Returns the text in exactly this many columns, numbers at the right.
-fn cell(text: &str, width: usize, is_numeric: bool) -> String {
-    let text = cut(text, width);
-    let space = " ".repeat(width.saturating_sub(Span::raw(&text).width()));
-    if is_numeric { space + &text } else { text + &space }
 }

@@ -6,9 +6,10 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::columns::{self, Columns, Fact};
+use super::put;
 use super::theme::Theme;
-use super::{cell, put};
 use crate::top::state::{Now, Row, State};
+use crate::views::table::pad;
 use crate::views::text::printable;
 
 /// Draws the titles and the visible rows.
@@ -42,7 +43,7 @@ fn titles(columns: &Columns, state: &State, theme: Theme) -> Line<'static> {
             (true, false) => "▼",
             (true, true) => "▲",
         };
-        let text = cell(&format!("{}{mark}", fact.title()), *width, fact.is_numeric());
+        let text = pad(&format!("{}{mark}", fact.title()), *width, fact.is_numeric());
         Span::styled(text, if is_sorted { theme.sorted() } else { theme.title() })
     };
     joined(columns.facts.iter().map(title), columns.gap, Style::new())
@@ -61,13 +62,15 @@ fn line(
         _ => Style::new(),
     };
     let span = |(fact, width): &(Fact, usize)| {
-        let text = cell(&fact.text(row, now), *width, fact.is_numeric());
+        let text = pad(&fact.text(row, now), *width, fact.is_numeric());
         Span::styled(text, style(*fact))
     };
-    let whole = match selected == Some(row.sight.lock.name.as_str()) {
-        true => theme.selected(),
-        false if row.sight.is_free() => theme.faint(),
-        false => Style::new(),
+    let whole = if selected == Some(row.sight.lock.name.as_str()) {
+        theme.selected()
+    } else if row.sight.is_free() {
+        theme.faint()
+    } else {
+        Style::new()
     };
     joined(columns.facts.iter().map(span), columns.gap, whole)
 }

@@ -53,14 +53,9 @@ fn info(view: &ClusterView) -> String {
 
 fn slots(view: &ClusterView) -> Reply {
     let node = |node: &Node| {
-        let (host, port) = (node.address.host.clone(), node.address.port);
-        let id = Reply::bulk(node.id.clone());
-        Reply::Array(vec![
-            Reply::bulk(host),
-            Reply::Integer(port.into()),
-            id,
-            Reply::Map(Vec::new()),
-        ])
+        let (host, id) = (Reply::bulk(node.address.host.clone()), Reply::bulk(node.id.clone()));
+        let port = Reply::Integer(node.address.port.into());
+        Reply::Array(vec![host, port, id, Reply::Map(Vec::new())])
     };
     let range = |(slots, nodes): (std::ops::RangeInclusive<u16>, Vec<&Node>)| {
         let bounds = [*slots.start(), *slots.end()].map(|slot| Reply::Integer(slot.into()));

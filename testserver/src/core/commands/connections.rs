@@ -242,8 +242,7 @@ fn is_of_type(connection: &Connection, name: &str) -> bool {
 fn type_name(text: &[u8]) -> Result<String, String> {
     let name = upper(text);
     let is_known = ["NORMAL", "PUBSUB", "MASTER", "REPLICA", "SLAVE"].contains(&&*name);
-    let unknown = || format!("ERR Unknown client type '{}'", text_of(text));
-    if is_known { Ok(name) } else { Err(unknown()) }
+    if is_known { Ok(name) } else { Err(format!("ERR Unknown client type '{}'", text_of(text))) }
 }
 
 fn list(call: &mut Call<'_>) -> Outcome {
@@ -311,7 +310,9 @@ fn unblock(call: &mut Call<'_>) -> Outcome {
     };
     // Redis counts a failure either way.
     counts.calls.entry("WAIT").or_default().failed += 1;
-    connections.entry(id).and_modify(|connection| connection.send(&reply));
+    if let Some(connection) = connections.get_mut(&id) {
+        connection.send(&reply);
+    }
     released.push(id);
     Ok(Reply::Integer(1))
 }

@@ -7,7 +7,10 @@ use super::{Call, Command, Keys, Outcome, SYNTAX, integer, upper};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::growing("COPY", -3, copy).with(Keys::FirstTwo),
-    Command::keyless("DBSIZE", 1, dbsize),
+    Command::keyless("DBSIZE", 1, |call| {
+        let now = call.now();
+        Ok(Reply::count(call.keys().count(now)))
+    }),
     Command::write("DEL", -2, delete).with(Keys::All),
     Command::read("EXISTS", -2, exists).with(Keys::All),
     Command::write("EXPIRE", -3, |call| expire(call, 1000, false)),
@@ -16,7 +19,10 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::write("FLUSHALL", -1, flush_all).with(Keys::None),
     Command::write("FLUSHDB", -1, flush).with(Keys::None),
     Command::keyless("KEYS", 2, keys),
-    Command::write("PERSIST", 2, persist),
+    Command::write("PERSIST", 2, |call| {
+        let entry = call.entry(call.key());
+        Ok(Reply::Integer(entry.and_then(|entry| entry.expires.take()).is_some().into()))
+    }),
     Command::write("PEXPIRE", -3, |call| expire(call, 1, false)),
     Command::write("PEXPIREAT", -3, |call| expire(call, 1, true)),
     Command::read("PEXPIRETIME", 2, |call| Ok(expiry(call, |at, _| at))),
@@ -24,7 +30,10 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::write("RENAME", 3, rename).with(Keys::FirstTwo),
     Command::keyless("SCAN", -2, scan),
     Command::read("TTL", 2, |call| Ok(expiry(call, |at, now| seconds((at - now).max(0))))),
-    Command::read("TYPE", 2, type_of),
+    Command::read("TYPE", 2, |call| {
+        let value = call.entry(call.key()).map(|entry| &entry.value);
+        Ok(Reply::Status(value.map_or("none", Value::type_name).to_owned()))
+    }),
     Command::write("UNLINK", -2, delete).with(Keys::All),
 ];
 
@@ -47,11 +56,6 @@ fn copy(call: &mut Call<'_>) -> Outcome {
     }
     call.keys().set(target, entry);
     Ok(Reply::Integer(1))
-}
-
-fn dbsize(call: &mut Call<'_>) -> Outcome {
-    let now = call.now();
-    Ok(Reply::count(call.keys().count(now)))
 }
 
 fn delete(call: &mut Call<'_>) -> Outcome {
@@ -162,11 +166,6 @@ fn keys(call: &mut Call<'_>) -> Outcome {
     Ok(Reply::bulks(found))
 }
 
-fn persist(call: &mut Call<'_>) -> Outcome {
-    let entry = call.entry(call.key());
-    Ok(Reply::Integer(entry.and_then(|entry| entry.expires.take()).is_some().into()))
-}
-
 fn rename(call: &mut Call<'_>) -> Outcome {
     let (source, target) = (&call.args[1], &call.args[2]);
     // Forgets the key if it has expired.
@@ -215,9 +214,4 @@ fn scan(call: &mut Call<'_>) -> Outcome {
         }
     }
     Ok(Reply::Array(vec![Reply::bulk(next.to_string()), Reply::Array(found)]))
-}
-
-fn type_of(call: &mut Call<'_>) -> Outcome {
-    let value = call.entry(call.key()).map(|entry| &entry.value);
-    Ok(Reply::Status(value.map_or("none", Value::type_name).to_owned()))
 }

@@ -115,9 +115,7 @@ impl State {
         }
         count
     }
-}
 
-impl State {
     /// Ends all subscriptions to some shard channels, whose slot has left, and tells it the
     /// subscribers.
     pub(crate) fn end_shard_channels(&mut self, is_ended: impl Fn(&Bytes) -> bool) {

@@ -267,19 +267,17 @@ impl<'a> Call<'a> {
         key: &[u8],
         change: impl FnOnce(&mut T) -> R,
     ) -> Result<R, String> {
-        let result = match self.value(key)? {
-            Some(value) => change(value),
-            None => {
-                let mut value = T::default();
-                let result = change(&mut value);
-                let value = value.into_value();
-                if !value.is_empty() {
-                    self.keys().set(key, Entry { value, expires: None });
-                }
-                return Ok(result);
-            }
-        };
-        self.keys().remove_if_empty(key);
+        if let Some(value) = self.value(key)? {
+            let result = change(value);
+            self.keys().remove_if_empty(key);
+            return Ok(result);
+        }
+        let mut value = T::default();
+        let result = change(&mut value);
+        let value = value.into_value();
+        if !value.is_empty() {
+            self.keys().set(key, Entry { value, expires: None });
+        }
         Ok(result)
     }
 }
