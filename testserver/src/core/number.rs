@@ -24,7 +24,11 @@ pub(crate) fn parse_float(text: &[u8]) -> Option<f64> {
 }
 
 /// Reads an end of a range of scores: infinities may overflow, and spaces may precede.
+///
+/// Redis reads it as a string of C, which a zero byte ends.
 pub(crate) fn parse_bound(text: &[u8]) -> Option<f64> {
+    let end = text.iter().position(|byte| *byte == 0);
+    let text = &text[..end.unwrap_or(text.len())];
     if text.is_empty() {
         return Some(0.0);
     }
@@ -105,6 +109,15 @@ mod tests {
             (5e-324, "4.9406564584124654e-324"),
         ] {
             assert_eq!(format_float(number), text);
+        }
+    }
+
+    #[test]
+    fn a_zero_byte_ends_a_bound() {
+        for (text, number) in
+            [("\0x", Some(0.0)), ("5\0x", Some(5.0)), ("x\0", None), (" \0", None)]
+        {
+            assert_eq!(parse_bound(text.as_bytes()), number, "{text:?}");
         }
     }
 
