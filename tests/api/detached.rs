@@ -144,11 +144,12 @@ fn unlock_of_a_lost_detached_hold_reports_the_loss() -> Result<()> {
 #[test]
 fn expired_detached_owned_holds_are_removed() -> Result<()> {
     let server = Server::start();
-    let lock = Client::open(server.url())?.lock("a").with_lease(Duration::from_millis(20));
+    let lock = Client::open(server.url())?.lock("a").with_lease(Duration::from_millis(50));
     for _ in 0..20 {
         lock.try_lock_for_owned(MINUTE)?.expect("the previous hold has expired").detach();
     }
-    lock.try_lock_for_owned(MINUTE)?.expect("the previous hold has expired").unlock()?;
+    let longer = lock.clone().with_lease(MINUTE);
+    longer.try_lock_for_owned(MINUTE)?.expect("the previous hold has expired").unlock()?;
     assert!(lock.unlock().is_err_and(|error| error.is_not_held()), "the expired holds are removed");
     Ok(())
 }
