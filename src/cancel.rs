@@ -69,9 +69,7 @@ impl CancelToken {
     /// Ends all present and later waits with this token. Does not block, no round trip.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
-        for parker in self.0.watches.lock().parkers.values() {
-            parker.unpark();
-        }
+        self.0.watches.lock().parkers.values().for_each(|parker| parker.unpark());
     }
 
     /// Returns whether [`cancel`](CancelToken::cancel) was called.

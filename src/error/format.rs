@@ -94,9 +94,7 @@ impl fmt::Debug for ErrorDetails {
             ("source", source.as_ref().map(|it| it as _)),
         ];
         for (name, value) in facts {
-            if let Some(value) = value {
-                debug.field(name, value);
-            }
+            value.map(|value| debug.field(name, value));
         }
         debug.finish()
     }

@@ -75,7 +75,8 @@ impl Script {
     pub(crate) fn sharded(&self) -> Option<&Script> {
         let derive = || {
             let source = self.source.replace(PUBLISH.0, PUBLISH.1);
-            (source != self.source).then(|| Box::new(Script::new(self.name, Cow::Owned(source))))
+            let script = |source| Box::new(Script::new(self.name, Cow::Owned(source)));
+            (source != self.source).then(|| script(source))
         };
         self.sharded.get_or_init(derive).as_deref()
     }

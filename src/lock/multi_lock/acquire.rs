@@ -89,12 +89,14 @@ impl MultiAcquire<'_> {
                 continue;
             }
             outages = 0;
-            if in_turn {
+            match first {
                 // The refused lock may be held for long: the next round waits for it alone.
-                (lost, turns) = (LOST_ROUNDS - 1, turns + 1);
-            } else if first.is_some() {
-                pause(lost, self.patience);
-                lost += 1;
+                _ if in_turn => (lost, turns) = (LOST_ROUNDS - 1, turns + 1),
+                Some(_) => {
+                    pause(lost, self.patience);
+                    lost += 1;
+                }
+                None => {}
             }
             first = Some(refused);
         }
@@ -127,22 +129,23 @@ impl MultiAcquire<'_> {
             }
         }
         while let Some(next) = holds.iter().position(Option::is_none) {
-            // The positions of the locks to ask for together with the one at `next`.
-            let open = (next..holds.len()).filter(|at| holds[*at].is_none());
-            let group: Vec<_> =
-                open.filter(|at| *at == next || self.fit_one_batch(next, *at)).collect();
+            let group = self.group(next, &holds);
             match self.take(&group, first.is_some())? {
                 MultiOutcome::Refused(position) => {
                     return Ok(Some(MultiOutcome::Refused(group[position])));
                 }
                 MultiOutcome::All(taken) => {
-                    for (at, hold) in group.into_iter().zip(taken) {
-                        holds[at] = Some(hold);
-                    }
+                    group.into_iter().zip(taken).for_each(|(at, hold)| holds[at] = Some(hold));
                 }
             }
         }
         Ok(Some(MultiOutcome::All(holds.into_iter().flatten().collect())))
+    }
+
+    /// Returns the positions of the locks to ask for together with the one at `next`.
+    fn group(&self, next: usize, holds: &[Option<HoldHandle>]) -> Vec<usize> {
+        let open = (next..holds.len()).filter(|at| holds[*at].is_none());
+        open.filter(|at| *at == next || self.fit_one_batch(next, *at)).collect()
     }
 
     /// Returns whether two members are plain locks of one client, one lease and one slot.
@@ -166,9 +169,7 @@ impl MultiAcquire<'_> {
         let mut calls: Vec<_> =
             group.iter().map(|at| self.calls[*at].with_patience(Patience::None)).collect();
         if was_refused {
-            for call in &mut calls {
-                call.options.yields_by = None;
-            }
+            calls.iter_mut().for_each(|call| call.options.yields_by = None);
         }
         match &calls[..] {
             [single] => take_single(single),

@@ -119,23 +119,16 @@ impl Listeners {
     }
 
     fn request_to(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
-        if channel.subscription() != SubscriptionState::Unsubscribed {
-            return None;
-        }
-        self.channels.message_to_listener(node, channel.name())
+        let is_unsubscribed = channel.subscription() == SubscriptionState::Unsubscribed;
+        let request = || self.channels.message_to_listener(node, channel.name());
+        is_unsubscribed.then(request).flatten()
     }
 
     /// Stops the listeners of nodes that serve no slots. Does not block.
     pub(crate) fn leave_old_nodes(&self) {
-        let Some(nodes) = &self.per_node else { return };
-        let owners = nodes.cluster.owners();
-        nodes.listeners.lock().retain(|node, listener| {
-            let stays = owners.contains(node);
-            if !stays {
-                drop(listener.stop());
-            }
-            stays
-        });
+        if let Some(nodes) = &self.per_node {
+            nodes.leave_old_nodes();
+        }
     }
 
     /// Makes all threads end, and returns them for joining. Does not block.
@@ -169,5 +162,16 @@ impl NodeListeners {
         let listener = Arc::new(Listener::new(settings, Arc::clone(&self.channels)));
         listeners.insert(node, Arc::clone(&listener));
         Some(listener)
+    }
+
+    fn leave_old_nodes(&self) {
+        let owners = self.cluster.owners();
+        self.listeners.lock().retain(|node, listener| {
+            let stays = owners.contains(node);
+            if !stays {
+                drop(listener.stop());
+            }
+            stays
+        });
     }
 }

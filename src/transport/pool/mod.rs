@@ -120,9 +120,7 @@ impl Pool {
     /// Makes the pool and its first connection.
     pub(crate) fn open(settings: PoolSettings) -> Result<Pool> {
         let pool = Pool::new(settings);
-        if let Some(connection) = pool.connections.shared.first() {
-            connection.connect()?;
-        }
+        pool.connections.shared.first().map_or(Ok(()), |connection| connection.connect())?;
         Ok(pool)
     }
 
@@ -197,9 +195,8 @@ impl Pool {
 
     /// Gives up the connections to a server that was replaced.
     pub(crate) fn leave_old_servers(&self) {
-        for connection in self.connections.shared.iter().chain([&self.connections.private]) {
-            connection.leave_old_server();
-        }
+        let connections = self.connections.shared.iter().chain([&self.connections.private]);
+        connections.for_each(|connection| connection.leave_old_server());
     }
 }
 
@@ -225,9 +222,8 @@ impl Pool {
     /// Queues a command that another node redirected here, on the connection with that number.
     pub(crate) fn queue_redirected(&self, redirected: Redirected, connection: usize) -> QueuedCall {
         let asking = matches!(redirected.redirect, Redirect::Ask(_));
-        let (mut request, slot) = Request::awaited(redirected.call);
-        request.replay.copies = redirected.copies;
-        let request = request.with_asking(asking);
+        let (request, slot) = Request::awaited(redirected.call);
+        let request = request.with_copies(redirected.copies).with_asking(asking);
         self.queue_request(request, slot, Target::Only(self.connections.id(connection)))
     }
 
@@ -248,8 +244,7 @@ impl Pool {
     /// Waits for a queued command. Returns its outcome, and the connection that served it.
     ///
     /// Ends at the `limit`. Ends after the pool time-out if the command is still in the queue; on
-    /// the private connection only the `limit` counts. An unsent command moves to an open
-    /// connection and waits there, if there is one.
+    /// the private connection only the `limit` counts.
     pub(crate) fn wait(&self, queued: QueuedCall, limit: &Limit<'_>) -> (ConnectionId, Outcome) {
         let connection = self.connections.get(queued.connection);
         if connection.id() == self.private_connection() {
@@ -259,13 +254,23 @@ impl Pool {
         let outcome = connection.wait(&queued.slot, limit, clock::now() + self.queue_timeout);
         drop(waiting);
         if queued.slot.is_abandoned() {
-            // The reaper reads the reply.
-            self.connections.start_or_wake_reaper(queued.connection);
+            self.connections.read_soon(queued.connection);
         }
-        let failure = match outcome {
-            Err(failure) if queued.may_move => failure,
-            outcome => return (queued.connection, outcome),
-        };
+        match outcome {
+            Err(failure) if queued.may_move => {
+                self.wait_elsewhere(queued.connection, failure, limit)
+            }
+            outcome => (queued.connection, outcome),
+        }
+    }
+
+    /// Moves an unsent command to an open connection and waits there, if there is one.
+    fn wait_elsewhere(
+        &self,
+        connection: ConnectionId,
+        failure: Failure,
+        limit: &Limit<'_>,
+    ) -> (ConnectionId, Outcome) {
         // After the pool time-out in one queue the caller does not join another.
         let may_wait = !limit.is_over(clock::now())
             && failure.error.is_transient()
@@ -275,7 +280,7 @@ impl Pool {
             (Some(other), Failure { unsent: Some(call), .. }) => {
                 self.wait(self.queue(*call, Target::Only(other)), limit)
             }
-            (_, failure) => (queued.connection, Err(failure)),
+            (_, failure) => (connection, Err(failure)),
         }
     }
 }
@@ -306,12 +311,14 @@ impl Pool {
 
     /// Takes over a background request of another pool, on the connection with that number.
     pub(crate) fn take_over(&self, request: Request, connection: usize) {
+        let background = &self.connections.background;
         if request.delays_close() {
-            self.connections.background.queue.count_open();
+            background.queue.count_open();
         }
         let connection = self.connections.id(connection % self.connections.shared.len());
         let connection = self.connections.queue(request, Some(connection));
-        self.connections.start_or_wake_reaper(connection);
+        self.connections.ensure_reaper(connection);
+        background.queue.wake_reaper(connection);
     }
 
     /// Sends a command repeatedly until `until`, or until the pool is closed.

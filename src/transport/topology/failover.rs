@@ -70,9 +70,7 @@ impl FailoverMonitor {
             }
             match threads::catch_panic("watching for fail-overs", || watch.check()) {
                 Some(Ok(true)) => {
-                    if let Some(observer) = observer.upgrade() {
-                        observer.server_may_have_changed();
-                    }
+                    observer.upgrade().inspect(|observer| observer.server_may_have_changed());
                 }
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {

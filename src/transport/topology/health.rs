@@ -103,9 +103,7 @@ impl ServerHealths {
     /// a pool or listener.
     pub(crate) fn end_pauses(&self) {
         self.0.lock().retain(|_, health| Arc::strong_count(health) > 1);
-        for (_, health) in self.all() {
-            health.end_pause();
-        }
+        self.all().iter().for_each(|(_, health)| health.end_pause());
     }
 }
 
