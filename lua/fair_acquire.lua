@@ -11,8 +11,6 @@ local lock, queue, timeouts, lease, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[1], 
 local patience, fair_waiter_timeout, wake, channel =
   tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
-local time = redis.call('time')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function timeout_of(waiter)
   return waiter and tonumber(redis.call('zscore', timeouts, waiter))
 end
@@ -24,13 +22,7 @@ if redis.call('hexists', lock, owner) == 1 then
   end
   return -2
 end
--- Remove waiters from the head of the queue whose timeout has passed.
-local head = redis.call('lindex', queue, 0)
-while head and (timeout_of(head) or 0) <= now do
-  redis.call('lpop', queue)
-  redis.call('zrem', timeouts, head)
-  head = redis.call('lindex', queue, 0)
-end
+local head = head_of(queue, timeouts)
 if ttl == -2 and (not head or head == owner) then
   if head then
     redis.call('lpop', queue)

@@ -12,15 +12,8 @@ local refusal = refusal_of(lock)
 if refusal then
   return refusal
 end
-local time = redis.call('time')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Read first: a queue of another type must not end the script after the release.
-local head = redis.call('lindex', queue, 0)
-while head and (tonumber(redis.call('zscore', timeouts, head)) or 0) <= now do
-  redis.call('lpop', queue)
-  redis.call('zrem', timeouts, head)
-  head = redis.call('lindex', queue, 0)
-end
+local head = head_of(queue, timeouts)
 tell_holders(lock)
 redis.call('del', lock)
 return head and redis.call('publish', channel .. head, message) or 0

@@ -12,8 +12,6 @@ local channel, message, patience = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local held = redis.call('hdel', lock, owner) == 1
 local place = redis.call('lpos', queue, owner)
 local waited = redis.call('zrem', timeouts, owner) == 1 or place
-local time = redis.call('time')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if waited then
   redis.call('lrem', queue, 0, owner)
   -- Each waiter behind has one waiter less ahead. Its timeout becomes earlier, but leaves at least
@@ -29,12 +27,7 @@ end
 if not held and not waited then
   return -1
 end
-local head = redis.call('lindex', queue, 0)
-while head and (tonumber(redis.call('zscore', timeouts, head)) or 0) <= now do
-  redis.call('lpop', queue)
-  redis.call('zrem', timeouts, head)
-  head = redis.call('lindex', queue, 0)
-end
+local head = head_of(queue, timeouts)
 if head and redis.call('exists', lock) == 0 then
   return redis.call('publish', channel .. head, message)
 end

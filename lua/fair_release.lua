@@ -17,12 +17,5 @@ if left then
   redis.call('hset', lock, nobody, 1)
 end
 redis.call('hdel', lock, owner)
-local time = redis.call('time')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local head = redis.call('lindex', queue, 0)
-while head and (tonumber(redis.call('zscore', timeouts, head)) or 0) <= now do
-  redis.call('lpop', queue)
-  redis.call('zrem', timeouts, head)
-  head = redis.call('lindex', queue, 0)
-end
+local head = head_of(queue, timeouts)
 return head and redis.call('publish', channel .. head, message) or 0

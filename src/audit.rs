@@ -88,14 +88,13 @@ pub(crate) fn examine(
         }
     }
     let facts = ServerFacts::read(replies, before, clock::unix_time());
-    let texts = facts.findings(scope).into_iter().chain(facts.cluster_mode_finding(scope));
-    Ok(texts.chain(refusal_finding(refused)).map(|text| finding(server, text)).collect())
-}
-
-/// Returns the finding that the server refused some of the commands, if there are any.
-fn refusal_finding(refused: BTreeSet<&str>) -> Option<String> {
-    let commands = Vec::from_iter(refused).join(", ");
-    (!commands.is_empty()).then(|| format!("refuses {commands}: a part of it is not audited"))
+    let mut texts = facts.findings(scope);
+    texts.extend(facts.cluster_mode_finding(scope));
+    if !refused.is_empty() {
+        let commands = Vec::from_iter(refused).join(", ");
+        texts.push(format!("refuses {commands}: a part of it is not audited"));
+    }
+    Ok(texts.into_iter().map(|text| finding(server, text)).collect())
 }
 
 /// Returns the finding that a server does not answer.
@@ -141,7 +140,8 @@ impl Auditor {
         self.audited.lock().retain(|server| servers.contains(server));
     }
 
-    /// Audits a server once. `ask` sends the commands and returns the replies, in one round trip.
+    /// Audits a server once, and reports the findings. `ask` sends the commands and returns the
+    /// replies, in one round trip.
     ///
     /// With [`AuditPolicy::Refuse`], a finding is an error.
     pub(crate) fn audit(
@@ -154,29 +154,24 @@ impl Auditor {
         }
         let before = clock::unix_time();
         let replies = ask(audit_commands());
-        self.report(&server, &ServerFacts::read(replies, before, clock::unix_time()))
-    }
-
-    /// Reports the findings about a server. With [`AuditPolicy::Refuse`], a finding is an error.
-    fn report(&self, server: &Arc<str>, facts: &ServerFacts) -> Result<()> {
+        let facts = ServerFacts::read(replies, before, clock::unix_time());
         let findings = facts.findings(self.scope);
         // This finding never refuses a server: cluster mode costs commands, but endangers no lock.
         let harmless = facts.cluster_mode_finding(self.scope);
         for text in findings.iter().chain(&harmless) {
-            let finding: Arc<str> = finding(server, text.clone()).to_string().into();
+            let finding: Arc<str> = finding(&server, text.clone()).to_string().into();
             log::warn!(
-                logger: LINES, target: log_target::AUDIT, server = &**server;
+                logger: LINES, target: log_target::AUDIT, server = &*server;
                 "{finding}"
             );
-            let (at, server) = (clock::wall_time(), Arc::clone(server));
+            let (at, server) = (clock::wall_time(), Arc::clone(&server));
             self.events.emit(|| Event::Audit(Audit { at, server, finding }));
         }
-        match findings.first().filter(|_| self.audit_policy == AuditPolicy::Refuse) {
-            Some(first) => {
-                let error = Error::configuration(format!("the server {first}"));
-                Err(error.with_server(Arc::clone(server)))
+        match findings.first() {
+            Some(first) if self.audit_policy == AuditPolicy::Refuse => {
+                Err(Error::configuration(format!("the server {first}")).with_server(server))
             }
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 }

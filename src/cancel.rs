@@ -69,7 +69,9 @@ impl CancelToken {
     /// Ends all present and later waits with this token. Does not block, no round trip.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
-        self.0.watches.lock().parkers.values().for_each(|parker| parker.unpark());
+        for parker in self.0.watches.lock().parkers.values() {
+            parker.unpark();
+        }
     }
 
     /// Returns whether [`cancel`](CancelToken::cancel) was called.

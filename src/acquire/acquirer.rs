@@ -74,21 +74,30 @@ impl<'a> Acquirer<'a> {
 
     /// Leaves the queue; returns a valid hold that was handed over in the meantime.
     pub(super) fn leave(&mut self) -> Option<HoldHandle> {
-        let handed = self.call.context.local.leave(self.ticket.take()?);
-        let handed = handed.map(|hold| self.call.handle(hold)).filter(HoldHandle::is_held);
-        handed.inspect(HoldHandle::watch_limit)
+        let hold = self.call.context.local.leave(self.ticket.take()?, &self.caller)?;
+        let handle = self.call.handle(hold);
+        if !handle.is_held() {
+            return None;
+        }
+        handle.watch_limit();
+        Some(handle)
     }
 
     /// Makes a hold of a grant that is still valid, and gives the hold to the watchdog.
     pub(crate) fn granted(&mut self, reply: GrantReply) -> HoldHandle {
         let (call, lease) = (self.call, reply.lease);
+        let server_lease = match call.rules.listens_to() {
+            // A fixed lease does not shorten the grant lease of a message that came before.
+            ListensTo::Grants => lease.max(call.context.engine.watchdog.grant_terms().lease),
+            _ => lease,
+        };
         let grant = Grant {
             hold: self.id,
             owner: self.owner.clone(),
             rules: call.rules,
             deadline: hold::deadline(reply.sent, lease),
             lease,
-            server_lease: self.server_lease(lease),
+            server_lease,
             renewed: call.options.lease.is_none(),
             holder: self.caller.holder.clone(),
             settings: self.caller.settings.clone(),
@@ -103,16 +112,6 @@ impl<'a> Acquirer<'a> {
         let handle = call.handle(hold);
         call.context.engine.watchdog.watch_granted(handle.watched(), reply.generation);
         handle
-    }
-
-    /// Returns the lease that the server may keep.
-    ///
-    /// A fixed lease does not shorten the grant lease of a message that came before.
-    fn server_lease(&self, lease: Duration) -> Duration {
-        match self.call.rules.listens_to() {
-            ListensTo::Grants => lease.max(self.call.context.engine.watchdog.grant_terms().lease),
-            _ => lease,
-        }
     }
 
     /// Returns a copy of an acquire command of this call on that connection.
@@ -145,11 +144,13 @@ impl<'a> Acquirer<'a> {
 ///
 /// `claimant` identifies the call in a claim; `None` at the first attempt, whose owner field does.
 fn identity(call: &AcquireCall<'_>, claimant: Option<Arc<str>>) -> (HoldId, Owner) {
-    let (client, permits) = (call.context.engine.id, call.options.permits);
-    let of_a_lock = || HoldId::of(call.rules.kind());
-    let id = permits.map_or_else(of_a_lock, |permits| HoldId::block(permits.count));
-    let owner = Owner::new(client, id, call.rules.suffix());
-    let Some(permits) = permits else { return (id, owner.named(call.holder_name.cloned())) };
+    let (client, suffix) = (call.context.engine.id, call.rules.suffix());
+    let Some(permits) = call.options.permits else {
+        let id = HoldId::of(call.rules.kind());
+        return (id, Owner::new(client, id, suffix).named(call.holder_name.cloned()));
+    };
+    let id = HoldId::block(permits.count);
+    let owner = Owner::new(client, id, suffix);
     let claimant = claimant.unwrap_or_else(|| owner.hold().into());
     let ids = PermitIds::new(client, id.number(), permits.count, claimant);
     (id, owner.with_permits(ids))
@@ -157,6 +158,8 @@ fn identity(call: &AcquireCall<'_>, claimant: Option<Arc<str>>) -> (HoldId, Owne
 
 impl Drop for Acquirer<'_> {
     fn drop(&mut self) {
-        self.leave().into_iter().for_each(HoldHandle::discard);
+        if let Some(handle) = self.leave() {
+            handle.discard();
+        }
     }
 }

@@ -13,13 +13,12 @@ use crate::cancel::{CancelToken, Limit};
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event};
-use crate::kind::rules::{KindRules, ListensTo, PermitRequest, Queueing};
+use crate::kind::rules::{KindRules, PermitRequest, Queueing};
 use crate::local::hold::{Hold, HoldSettings};
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, YieldsTo};
 use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Moment, Patience};
-use crate::wait::schedule::Pace;
 
 /// Time after the caller's deadline in which the last reply may still arrive.
 ///
@@ -120,7 +119,8 @@ impl<'a> AcquireCall<'a> {
     /// A cancellation and the close of the client end the wait with an error. A thread that holds
     /// the lock makes no round trip; a free lock takes one. Errors carry the name of the lock.
     pub(crate) fn acquire(&self) -> Result<Option<HoldHandle>> {
-        self.run().map_err(|error| self.with_lock_name(error))
+        let name = self.context.local.name().given();
+        self.run().map_err(|error| error.with_lock_name(Arc::clone(name)))
     }
 
     fn run(&self) -> Result<Option<HoldHandle>> {
@@ -136,15 +136,14 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    fn with_lock_name(&self, error: Error) -> Error {
-        error.with_lock_name(Arc::clone(self.context.local.name().given()))
-    }
-
     /// Counts one more guard of this thread's hold, or joins the process's queue.
     pub(crate) fn enter(&self, now: Moment) -> Result<CallEntry<'_>> {
         self.check_not_ended()?;
-        let request = self.entry_request();
-        let entry = self.context.local.enter(&request, self.holder_name, self.thread(), now);
+        let AcquireOptions { on_behalf, owned, lease, patience, .. } = self.options;
+        let thread = on_behalf.and_then(Holder::thread).unwrap_or_else(ThreadId::current);
+        let waits = patience != Patience::None;
+        let request = EntryRequest { rules: self.rules, owned, waits, renewed: lease.is_none() };
+        let entry = self.context.local.enter(&request, self.holder_name, thread, now);
         if entry.as_ref().is_err_and(Error::is_deadlock) {
             // In a forked child the hold in the way is one of the parent process.
             self.context.engine.router.check_process()?;
@@ -158,24 +157,13 @@ impl<'a> AcquireCall<'a> {
             EntryOutcome::Busy => return self.refuse_at_once(),
         };
         self.context.engine.wait_until_ready(&self.limit())?;
-        let caller = Caller::of(request, self.options.on_behalf, self.settings);
+        let caller = Caller::of(request, on_behalf, self.settings);
         if self.rules.queueing() == Queueing::None {
             return Ok(CallEntry::Acquirer(Acquirer::new(self, now, caller, None, beside)));
         }
         match self.context.local.join_queue(caller.clone(), now) {
             None => self.refuse_at_once(),
             ticket => Ok(CallEntry::Acquirer(Acquirer::new(self, now, caller, ticket, beside))),
-        }
-    }
-
-    /// Returns the request for the table of this process's holds.
-    fn entry_request(&self) -> EntryRequest {
-        let AcquireOptions { owned, lease, patience, .. } = self.options;
-        EntryRequest {
-            rules: self.rules,
-            owned,
-            waits: patience != Patience::None,
-            renewed: lease.is_none(),
         }
     }
 
@@ -201,23 +189,9 @@ impl<'a> AcquireCall<'a> {
         stats.series(|| self.settings.series_key(self.rules.kind()))
     }
 
-    fn thread(&self) -> ThreadId {
-        self.options.on_behalf.and_then(Holder::thread).unwrap_or_else(ThreadId::current)
-    }
-
     /// Returns the length of the lease that the call asks for.
     pub(crate) fn lease(&self) -> Duration {
         self.options.lease.unwrap_or(self.context.engine.settings.watchdog_timeout)
-    }
-
-    /// Returns how soon a refused call tries again without a message.
-    pub(super) fn pace(&self) -> Pace {
-        match (self.rules.listens_to(), self.rules.queueing()) {
-            (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
-            (ListensTo::Grants, _) => Pace::Granted,
-            (ListensTo::Permits, _) | (_, Queueing::InProcess) => Pace::WatchdogPolls,
-            (_, Queueing::None) => Pace::OwnPolls,
-        }
     }
 
     /// Returns the limit of the wait for a reply.

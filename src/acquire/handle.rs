@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::local::Local;
 use crate::local::hold::{self, Hold, HoldStatus};
 use crate::transport::pool::Target;
-use crate::transport::pool::request::CallReply;
 use crate::transport::topology::health::ServerHealth;
 use crate::util::clock;
 use crate::util::executor::Executor;
@@ -152,33 +151,27 @@ impl HoldHandle {
 
     fn try_extend(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
         self.check()?;
+        let router = &self.context.engine.router;
+        // After a topology change neither a yes nor a no of the former server counts.
+        let outcome = router.until_current(|| {
+            let extension = watchdog::extension_call(&self.watched(), lease);
+            router.call(extension, Target::only(self.hold.late_connection()), limit)
+        });
         // Without a reply that says otherwise, the server may have extended the lease.
         let unknown = |_: &Error| self.hold.note_possible_extension(clock::now(), lease);
-        let reply = self.send_extension(lease, limit).inspect_err(unknown)?;
+        let (reply, _) = outcome.inspect_err(unknown)?;
         let sent = reply.sent;
         if !watchdog::is_extended(reply).inspect_err(unknown)? {
-            self.watched().lose(&self.context.engine.router);
+            self.watched().lose(router);
             return Err(self.lost());
         }
         match self.hold.extend(sent, clock::now(), lease) {
             HoldStatus::Held => Ok(()),
             HoldStatus::Over { newly_lost } => {
-                self.watched().end_lost(newly_lost, &self.context.engine.router);
+                self.watched().end_lost(newly_lost, router);
                 Err(self.lost())
             }
         }
-    }
-
-    /// Sends the extension until its reply comes from the current servers.
-    ///
-    /// After a topology change neither a yes nor a no of the former server counts.
-    fn send_extension(&self, lease: Duration, limit: &Limit<'_>) -> Result<CallReply> {
-        let router = &self.context.engine.router;
-        let extend = || {
-            let extension = watchdog::extension_call(&self.watched(), lease);
-            router.call(extension, Target::only(self.hold.late_connection()), limit)
-        };
-        router.until_current(extend).map(|(reply, _)| reply)
     }
 
     /// Sets the timer of the hold to the limit of its new holder, after a hand-off.

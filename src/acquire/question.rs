@@ -39,9 +39,10 @@ use crate::cancel::CancelWatch;
 use crate::error::{Error, Result};
 use crate::events::{Event, Waited};
 use crate::kind::rules::{
-    AcquireArgs, AcquireReply, ListensTo, Place, PlaceArgs, QueuedReply, Queueing, Wake,
+    AcquireArgs, AcquireReply, ListensTo, Pace, Place, PlaceArgs, QueuedReply, Queueing, Wake,
 };
 use crate::local::hold::{self, Hold};
+use crate::local::mailbox::News;
 use crate::local::permit_queue::PermitWaiter;
 use crate::local::permits::PermitPlace;
 use crate::local::waiters::{GrantBase, WaiterGrant};
@@ -58,7 +59,7 @@ use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Parker;
 use crate::wait::own_guard::OwnGuardWarning;
-use crate::wait::schedule::{ChannelView, Pace, RetrySchedule};
+use crate::wait::schedule::{ChannelView, RetrySchedule};
 use crate::wait::{Question, Step, wait_for};
 
 /// The question of one call for a lock or for permits.
@@ -130,7 +131,9 @@ impl Drop for LockQuestion<'_> {
     /// Leaves the queue and cleans up after a panic, of an allocation for example.
     fn drop(&mut self) {
         if !self.has_left {
-            self.leave().into_iter().for_each(HoldHandle::discard);
+            if let Some(handle) = self.leave() {
+                handle.discard();
+            }
             self.clean_up(false);
         }
     }
@@ -139,7 +142,8 @@ impl Drop for LockQuestion<'_> {
 impl<'a> LockQuestion<'a> {
     pub(super) fn new(acquirer: Acquirer<'a>, now: Moment) -> LockQuestion<'a> {
         let (call, seed) = (acquirer.call, acquirer.id.seed());
-        let poll_interval = call.context.engine.settings.poll_interval;
+        let settings = &call.context.engine.settings;
+        let (poll_interval, back_off) = (settings.poll_interval, settings.back_off);
         LockQuestion {
             call,
             acquirer,
@@ -148,7 +152,7 @@ impl<'a> LockQuestion<'a> {
             max_holders: 0,
             leftovers: Leftovers::default(),
             place: None,
-            schedule: RetrySchedule::new(now, poll_interval, seed, call.pace()),
+            schedule: RetrySchedule::new(now, poll_interval, back_off, seed, call.rules.pace()),
             upcoming: Upcoming::default(),
             wakeups: Wakeups::default(),
             reports: Reports::default(),
@@ -168,7 +172,9 @@ impl<'a> LockQuestion<'a> {
             // hold off again or releases it.
             Ok(None) => Ok(self.leave()),
             Err(error) => {
-                self.leave().into_iter().for_each(HoldHandle::discard);
+                if let Some(handle) = self.leave() {
+                    handle.discard();
+                }
                 Err(error)
             }
         };
@@ -204,16 +210,6 @@ impl<'a> LockQuestion<'a> {
         self.reports.own_guard.check(*started, now, deadline, awaits, (name, kind))
     }
 
-    fn turn(&self, now: Moment) -> Turn {
-        let local = &self.context().local;
-        let was_refused = self.schedule.was_refused();
-        let yields = if was_refused { YieldsTo::Nobody } else { self.call.yields_to(now) };
-        match self.acquirer.ticket {
-            Some(ticket) => local.turn(ticket, now, yields),
-            None => local.turn_unqueued(self.acquirer.id, now, yields),
-        }
-    }
-
     /// Returns whether a server may grant the lock to this call by message.
     fn awaits_grants(&self) -> bool {
         self.acquirer.caller.request.waits && self.call.rules.listens_to() == ListensTo::Grants
@@ -239,31 +235,20 @@ impl<'a> LockQuestion<'a> {
         Ok(None)
     }
 
-    /// Returns the step of an attempt, which uses that connection if there is one.
-    fn ask_on(&mut self, connection: Option<ConnectionId>) -> Step<HoldHandle> {
-        self.upcoming.connection = connection;
-        self.schedule.ask()
-    }
-
-    /// Returns whether permits may be free that the call has not asked for.
-    fn must_ask(&self) -> bool {
-        self.schedule.has_attempted()
-            && self.wakeups.permits.as_ref().is_some_and(|it| it.must_ask())
-    }
-
     /// Emits the events of a call that has ended.
     fn report(&self, acquired: Option<&HoldHandle>) {
-        let (events, waited) =
-            (&self.context().engine.events, self.acquirer.started.until(clock::now()));
+        let LockContext { engine, local } = self.context();
+        let waited = self.acquirer.started.until(clock::now());
         if let Some(handle) = acquired {
             self.call.report_acquired(handle, waited);
         }
         if self.reports.waited {
             let hold = acquired.map(|handle| handle.hold().id().number());
-            let (at, kind, acquired) = (clock::wall_time, self.call.rules.kind(), hold.is_some());
-            let name = || Arc::clone(self.context().local.name().given());
-            let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
-            events.emit_with(self.call.settings.listener(), || Event::Waited(event()));
+            let (kind, acquired) = (self.call.rules.kind(), hold.is_some());
+            engine.events.emit_with(self.call.settings.listener(), || {
+                let (at, name) = (clock::wall_time(), Arc::clone(local.name().given()));
+                Event::Waited(Waited { at, name, kind, hold, waited, acquired })
+            });
         }
     }
 }
@@ -272,43 +257,45 @@ impl Question for LockQuestion<'_> {
     type Yes = HoldHandle;
 
     fn next(&mut self, now: Moment) -> Result<Step<HoldHandle>> {
-        let turn = loop {
-            match self.turn(now) {
-                Turn::HandedOff(hold) => {
+        self.upcoming = Upcoming::default();
+        let must_ask = loop {
+            match self.acquirer.caller.mailbox.take() {
+                News::HandedOff(hold) => {
                     if let Some(handle) = self.take_handed_off(hold, now)? {
                         return Ok(Step::Done(handle));
                     }
                 }
-                turn => break turn,
+                News::Granted(grant) => {
+                    self.upcoming.grant = Some(grant);
+                    return Ok(Step::AskAtLeastOnce);
+                }
+                News::Ask => break true,
+                News::None => break false,
             }
         };
-        self.upcoming = Upcoming::default();
-        let message_count = self.wakeups.registration.as_ref().map(Registration::message_count);
-        let sleep_until = match turn {
-            Turn::HandedOff(_) | Turn::Behind => {
+        let yields_to_nobody = must_ask || self.schedule.was_refused();
+        let yields = if yields_to_nobody { YieldsTo::Nobody } else { self.call.yields_to(now) };
+        let sleep_until = match self.context().local.turn(self.acquirer.ticket, now, yields) {
+            Turn::Behind => {
                 self.schedule.wait_behind();
                 Moment::END
             }
             Turn::Yield(end) => return Ok(Step::Yield(end)),
-            Turn::Granted(grant) => {
-                self.upcoming.grant = Some(grant);
-                return Ok(Step::AskAtLeastOnce);
-            }
-            Turn::AskAtOnce { connection, held_here } => {
-                self.schedule.found_free(held_here);
-                return Ok(self.ask_on(connection));
-            }
-            Turn::HeldHere => {
-                if self.schedule.is_due_while_held_here(now) {
-                    return Ok(self.ask_on(None));
+            Turn::Ask { held_here, connection } => {
+                let is_due = if must_ask {
+                    self.schedule.found_free(held_here);
+                    true
+                } else if held_here {
+                    self.schedule.is_due_while_held_here(now)
+                } else {
+                    let registration = self.wakeups.registration.as_ref();
+                    self.schedule.is_due(now, registration.map(Registration::message_count))
+                };
+                if is_due {
+                    self.upcoming.connection = connection;
+                    return Ok(self.schedule.ask());
                 }
-                self.schedule.next_poll()
-            }
-            Turn::AskWhenDue(connection) => {
-                if self.must_ask() || self.schedule.is_due(now, message_count) {
-                    return Ok(self.ask_on(connection));
-                }
-                self.schedule.next_attempt()
+                if held_here { self.schedule.next_poll() } else { self.schedule.next_attempt() }
             }
         };
         Ok(Step::Sleep(sleep_until.min(self.warn_of_own_guard(now))))
@@ -347,7 +334,7 @@ impl Question for LockQuestion<'_> {
     }
 
     fn parker(&self) -> &Arc<Parker> {
-        &self.acquirer.caller.parker
+        self.acquirer.caller.mailbox.parker()
     }
 
     fn waits(&mut self) {
@@ -366,12 +353,19 @@ impl LockQuestion<'_> {
     ///
     /// Returns `None` if the lock was refused, or if there was no reply and the call goes on.
     fn attempt(&mut self, connection: Option<ConnectionId>) -> Result<Option<HoldHandle>> {
+        self.acquirer.caller.mailbox.begin_question();
         let command = self.prepare();
         let router = &self.context().engine.router;
         let copy = self.leftovers.late_copy.map(|copy| copy.connection);
         let target = copy.map_or(Target::prefer(connection), Target::Only);
         let generation = router.generation();
-        self.register_for_grants(generation);
+        if self.awaits_grants() {
+            // A grant by message can come before the reply.
+            self.wakeups.session = self.context().engine.channels.session();
+            let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
+            let (id, mailbox) = (self.acquirer.id, &self.acquirer.caller.mailbox);
+            self.context().local.await_grant(id.number(), self.call.rules, mailbox, base);
+        }
         self.begin_question();
         if self.schedule.was_refused()
             && let Some(error) = self.context().pause_error()
@@ -388,16 +382,6 @@ impl LockQuestion<'_> {
         }
     }
 
-    /// Registers the call, so that a grant by message can come before the reply.
-    fn register_for_grants(&mut self, generation: Generation) {
-        if self.awaits_grants() {
-            self.wakeups.session = self.context().engine.channels.session();
-            let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
-            let (id, parker) = (self.acquirer.id, &self.acquirer.caller.parker);
-            self.context().local.await_grant(id.number(), self.call.rules, parker, base);
-        }
-    }
-
     /// Joins the callers of this process that wait for permits, before the first question.
     fn begin_question(&mut self) {
         let Acquirer { call, caller, owner, started, .. } = &self.acquirer;
@@ -407,7 +391,7 @@ impl LockQuestion<'_> {
             local.permits(&engine.channels).join(PermitWaiter {
                 permits: permits.count(),
                 since: *started,
-                parker: Arc::clone(&caller.parker),
+                mailbox: Arc::clone(&caller.mailbox),
                 claimant: Some(Arc::clone(permits.claimant())),
             })
         });
@@ -421,10 +405,12 @@ impl LockQuestion<'_> {
         let LockContext { engine, local } = self.context();
         let place = self.wakeups.permits.as_ref();
         let may_claim = place.is_some_and(|place| place.end_question()) && granted;
-        if let Some(permits) = self.acquirer.owner.permits().filter(|_| may_claim) {
+        if may_claim && let Some(permits) = self.acquirer.owner.permits() {
             engine.watchdog.withdraw_claim(local, permits.claimant());
         }
-        self.wakeups.permits.take_if(|_| granted);
+        if granted {
+            self.wakeups.permits = None;
+        }
         if let (Some(offered @ 1..), Some(callers)) = (offered, local.known_permits()) {
             callers.offer(offered);
         }
@@ -573,6 +559,7 @@ impl LockQuestion<'_> {
         self.schedule.unanswered(error, pause_end)
     }
 
+    /// Applies a reply. That of a former server does not count: the command is sent again.
     fn answered(&mut self, reply: CallReply, generation: Generation) -> Result<Option<HoldHandle>> {
         let (sent, connection) = (reply.sent, reply.connection);
         let not_replicated = reply.not_replicated.clone();
@@ -589,27 +576,13 @@ impl LockQuestion<'_> {
         let offered = self.call.rules.offered(&reply.value);
         let reply = self.call.rules.read_acquire(reply.value);
         let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
-        let outcome = self.apply_reply(reply, not_replicated, this, sent, generation);
-        self.end_question(offered, matches!(outcome, Ok(Some(_))));
-        outcome
-    }
-
-    /// Applies a reply of the present servers, which `this` copy of the command got.
-    fn apply_reply(
-        &mut self,
-        reply: AcquireReply,
-        not_replicated: Option<Error>,
-        this: LateCopy,
-        sent: Moment,
-        generation: Generation,
-    ) -> Result<Option<HoldHandle>> {
-        match (reply, not_replicated) {
+        let outcome = match (reply, not_replicated) {
             (AcquireReply::Granted(_), Some(error)) => {
                 self.leftovers.late_copy = Some(this);
                 self.failed(error).map(|()| None)
             }
             (AcquireReply::Granted(token), None) => {
-                self.granted(sent, this.connection, token, generation)
+                self.granted(sent, connection, token, generation)
             }
             (AcquireReply::Exceeds { capacity }, _) => Err(self.too_many(capacity)),
             (AcquireReply::Refused { left, queued }, _) => {
@@ -624,7 +597,9 @@ impl LockQuestion<'_> {
                 self.refused(left, sent);
                 Ok(None)
             }
-        }
+        };
+        self.end_question(offered, matches!(outcome, Ok(Some(_))));
+        outcome
     }
 
     /// Returns the error for a call that needs more permits than the semaphore has.
@@ -690,7 +665,7 @@ impl LockQuestion<'_> {
     fn refused(&mut self, left: Option<Duration>, sent: Moment) {
         let (LockContext { engine, local }, waits) =
             (self.context(), self.acquirer.caller.request.waits);
-        let polled = waits && matches!(self.call.pace(), Pace::WatchdogPolls | Pace::Granted);
+        let polled = waits && matches!(self.call.rules.pace(), Pace::WatchdogPolls | Pace::Granted);
         let now = clock::now();
         self.call.series().answered(sent.until(now));
         if local.refused(sent, now, polled) {
@@ -714,7 +689,7 @@ impl LockQuestion<'_> {
         self.schedule.refused(clock::now(), left);
         let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
         if self.wakeups.registration.is_none() {
-            let registration = channel.register(&self.acquirer.caller.parker);
+            let registration = channel.register(self.acquirer.caller.mailbox.parker());
             self.schedule.registered(&registration, &channel, engine.listeners.session());
             self.wakeups.registration = Some(registration);
         }

@@ -72,20 +72,6 @@ impl HoldHandle {
         PendingRelease { handle: self, outcome, queued }
     }
 
-    /// Ends the share without waiting: the release is a background request.
-    fn end_in_background(&self) {
-        let router = &self.context.engine.router;
-        let mut queued = None;
-        let outcome = self.context.local.end(&self.hold, HoldShare::Guard, clock::now, || {
-            let late = self.hold.late_connection();
-            *queued.insert(router.submit(self.background_release(), late))
-        });
-        self.after_end(&outcome);
-        if let Some(connection) = queued {
-            router.dispatch(connection);
-        }
-    }
-
     /// Tells the watchdog if the hold has ended in this process; releases a lost hold.
     fn after_end(&self, outcome: &EndOutcome) {
         if matches!(outcome, EndOutcome::Queued | EndOutcome::Lost) {
@@ -123,17 +109,14 @@ impl HoldHandle {
 
     fn release(&self) -> Call {
         let (rules, name, now) = (self.hold.rules(), self.context.local.name(), clock::now());
-        let is_early = || !self.hold.minimum_left(now).is_zero();
-        match self.hold.late_copy() {
+        let may_queue_late = self.hold.late_copy().is_some() && rules.queues_in_redis();
+        if may_queue_late && self.hold.minimum_left(now).is_zero() {
             // A late acquire command would take a place in the queue, which a release ignores.
             // Before the minimum of the hold this place stays until its waiter timeout.
-            Some(_) if rules.queues_in_redis() && !is_early() => rules.undo(
-                name,
-                self.hold.owner(),
-                Some(self.context.engine.settings.fair_waiter_timeout),
-            ),
-            _ => self.hold.release_call(name, now),
+            let waiter_timeout = self.context.engine.settings.fair_waiter_timeout;
+            return rules.undo(name, self.hold.owner(), Some(waiter_timeout));
         }
+        self.hold.release_call(name, now)
     }
 
     fn background_release(&self) -> Request {
@@ -156,9 +139,20 @@ impl HoldHandle {
 }
 
 impl Drop for HoldHandle {
+    /// Ends the share without waiting: the release is a background request.
     fn drop(&mut self) {
-        if !self.ended {
-            self.end_in_background();
+        if self.ended {
+            return;
+        }
+        let router = &self.context.engine.router;
+        let mut queued = None;
+        let outcome = self.context.local.end(&self.hold, HoldShare::Guard, clock::now, || {
+            let late = self.hold.late_connection();
+            *queued.insert(router.submit(self.background_release(), late))
+        });
+        self.after_end(&outcome);
+        if let Some(connection) = queued {
+            router.dispatch(connection);
         }
     }
 }

@@ -81,27 +81,22 @@ impl Local {
     }
 
     fn report_release(&self, hold: &Hold, subscribers: Result<Option<u64>>) {
+        let (name, (kind, number)) = (self.name().given(), hold.kind_and_number());
         if let Err(error) = &subscribers {
-            self.log_failed_release(hold, error);
+            log::warn!(
+                logger: LINES, target: log_target::LEASE,
+                lock = &**name, kind:?, hold = number,
+                error:% = error.with_causes(), server = error.server();
+                "a release failed: {}", error.with_causes()
+            );
         }
         self.events().emit_with(hold.settings().listener(), || {
-            let name = Arc::clone(self.name().given());
             let (heard_by, error) = match subscribers {
                 Ok(subscribers) => (subscribers, None),
                 Err(error) => (None, Some(error)),
             };
-            let ((kind, hold), held, at) =
-                (hold.kind_and_number(), hold.held_for(), clock::wall_time());
-            Event::Released(Released { at, name, kind, hold, held, heard_by, error })
+            let (name, held, at) = (Arc::clone(name), hold.held_for(), clock::wall_time());
+            Event::Released(Released { at, name, kind, hold: number, held, heard_by, error })
         });
-    }
-
-    fn log_failed_release(&self, hold: &Hold, error: &Error) {
-        let (name, (kind, hold)) = (self.name().given(), hold.kind_and_number());
-        log::warn!(
-            logger: LINES, target: log_target::LEASE,
-            lock = &**name, kind:?, hold, error:% = error.with_causes(), server = error.server();
-            "a release failed: {}", error.with_causes()
-        );
     }
 }

@@ -144,7 +144,9 @@ impl DetailsAnswer {
         let parts: Vec<_> = parts.collect();
         let records = parts.chunks(VALUES).map(LiveDetails::read).collect::<Option<Vec<_>>>()?;
         let (counts, holds): (Vec<_>, _) = records.into_iter().partition(|it| it.hold == NO_HOLD);
-        let counts = counts.iter().map(HoldCount::of_record).collect();
+        // A count was read as the details of `NO_HOLD`.
+        let count = |it: &LiveDetails| HoldCount { hold: it.thread, acquired: it.guards };
+        let counts = counts.iter().map(count).collect();
         Some(DetailsAnswer { client, holds, counts })
     }
 }
@@ -183,11 +185,6 @@ impl HoldCount {
         let numbers = [NO_HOLD, self.hold, self.acquired, 0, 0, 0];
         let [none, hold, acquired, a, b, c] = numbers.map(|number| number.to_string());
         [none, String::new(), hold, acquired, a, b, c]
-    }
-
-    /// Returns the count that was read as the details of [`NO_HOLD`].
-    fn of_record(record: &LiveDetails) -> HoldCount {
-        HoldCount { hold: record.thread, acquired: record.guards }
     }
 }
 

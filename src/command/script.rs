@@ -2,8 +2,9 @@
 //!
 //! Each script is one file in `lua/`, embedded at compile time. A new script needs its file, one
 //! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`). The
-//! scripts that grant a queue lock begin with a common text, and so do those that must know whether
-//! a hash is that of a lock. Each common text is a file of its own.
+//! scripts that grant a queue lock begin with a common text; so do those that look at the head of
+//! the queue of a fair lock, and those that must know whether a hash is that of a lock. Each common
+//! text is a file of its own.
 //!
 //! A script that announces a release does so by a publication that has a form for shards. The wake
 //! channel, on which an acquire script publishes a refusal, is no shard channel, so with sharded
@@ -30,10 +31,11 @@ pub(crate) static PLAIN_RELEASE: Script = script!("plain_release").joined(&CALL_
 pub(crate) static PLAIN_RENEW: Script = script!("plain_renew");
 pub(crate) static PLAIN_FORCE_UNLOCK: Script = script!("plain_force_unlock" after "lock_form");
 
-pub(crate) static FAIR_ACQUIRE: Script = script!("fair_acquire");
-pub(crate) static FAIR_RELEASE: Script = script!("fair_release");
-pub(crate) static FAIR_LEAVE: Script = script!("fair_leave");
-pub(crate) static FAIR_FORCE_UNLOCK: Script = script!("fair_force_unlock" after "lock_form");
+pub(crate) static FAIR_ACQUIRE: Script = script!("fair_acquire" after "fair_queue");
+pub(crate) static FAIR_RELEASE: Script = script!("fair_release" after "fair_queue");
+pub(crate) static FAIR_LEAVE: Script = script!("fair_leave" after "fair_queue");
+pub(crate) static FAIR_FORCE_UNLOCK: Script =
+    script!("fair_force_unlock" after "fair_queue" after "lock_form");
 
 pub(crate) static FENCED_ACQUIRE: Script = script!("fenced_acquire");
 
@@ -53,13 +55,13 @@ pub(crate) static SPIN_FORCE_UNLOCK: Script = script!("spin_force_unlock" after 
 pub(crate) static READ_ACQUIRE: Script = script!("read_acquire" after "lock_form");
 pub(crate) static READ_RELEASE: Script = script!("read_release" after "lock_form");
 pub(crate) static READ_RENEW: Script = script!("read_renew");
-pub(crate) static READ_FORCE_UNLOCK: Script = script!("read_force_unlock" after "lock_form");
 pub(crate) static READ_TTL: Script = script!("read_ttl").reading();
 
 pub(crate) static WRITE_ACQUIRE: Script = script!("write_acquire");
 pub(crate) static WRITE_RELEASE: Script = script!("write_release" after "lock_form");
-pub(crate) static WRITE_FORCE_UNLOCK: Script = script!("write_force_unlock" after "lock_form");
 pub(crate) static WRITE_TTL: Script = script!("write_ttl").reading();
+
+pub(crate) static RW_FORCE_UNLOCK: Script = script!("rw_force_unlock" after "lock_form");
 
 pub(crate) static NAMED_ACQUIRE: Script = script!("named_acquire" after "lock_form");
 pub(crate) static NAMED_RELEASE: Script = script!("named_release" after "lock_form");

@@ -487,7 +487,9 @@ impl Builder {
             return Err(Error::configuration(message));
         }
         self.back_off.check()?;
-        self.label.as_ref().map_or(Ok(()), |label| check_text("the label", label))?;
+        if let Some(label) = &self.label {
+            check_text("the label", label)?;
+        }
         let servers = self.servers.as_ref();
         let servers = servers.ok_or_else(|| Error::configuration("no server URL was given"))?;
         servers.read(self.login.as_ref())?.secured(&self.certificates)

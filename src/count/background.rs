@@ -1,46 +1,16 @@
 //! Requests about counts without a waiting caller.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use crate::acquire::LockContext;
 use crate::count::CountChange;
 use crate::count::request::{RESEND_TIME, new_record};
-use crate::error::Result;
 use crate::transport::call::{Call, ConnectionId};
-use crate::transport::pool::request::{BackgroundTask, CallReply, Request};
+use crate::transport::pool::request::{BackgroundTask, Request};
 use crate::transport::pool::router::Router;
 use crate::util::clock;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
-
-/// Receives the outcome of a background request.
-struct BackgroundChange {
-    name: Arc<str>,
-    /// Weak: the request may outlive its client.
-    router: Weak<Router>,
-    /// The record to delete after a reply, unless another copy may run.
-    record: Option<String>,
-}
-
-impl BackgroundChange {
-    fn settle(&self, outcome: Result<CallReply>) {
-        let name = &self.name;
-        match (outcome, &self.record) {
-            (Ok(reply), Some(record)) if !reply.copies.may_run_late() => {
-                if let Some(router) = self.router.upgrade() {
-                    delete_record(&router, record, reply.connection);
-                }
-            }
-            (Ok(_), _) => {}
-            (Err(error), _) => log::warn!(
-                logger: LINES, target: log_target::LEASE,
-                lock = &**name, error:% = error.with_causes(), server = error.server();
-                "a request of {name:?} was never answered, so its count may be wrong: {}",
-                error.with_causes()
-            ),
-        }
-    }
-}
 
 /// Makes a change in the background: sends its request until there is a reply. Does not block.
 ///
@@ -58,6 +28,7 @@ pub(super) fn settle(context: &LockContext, call: Call, connection: ConnectionId
     send(context, call, None, Some(connection));
 }
 
+/// Sends a call until there is a reply, and then deletes the record, unless a copy may run late.
 fn send(
     context: &LockContext,
     call: Call,
@@ -68,8 +39,6 @@ fn send(
     if router.check_process().is_err() {
         return;
     }
-    let name = Arc::clone(context.local.name().given());
-    let change = BackgroundChange { name, router: Arc::downgrade(router), record };
     let after_close = context.engine.settings.watchdog_timeout.min(RESEND_TIME);
     let now = clock::now();
     let task = if context.engine.closing.is_cancelled() {
@@ -78,7 +47,25 @@ fn send(
     } else {
         BackgroundTask { after_close, ..BackgroundTask::new(now + RESEND_TIME) }
     };
-    let task = task.then(move |outcome| change.settle(outcome));
+    let name = Arc::clone(context.local.name().given());
+    // Weak: the request may outlive its client.
+    let weak_router = Arc::downgrade(router);
+    let task = task.then(move |outcome| match outcome {
+        Ok(reply) => {
+            if let Some(record) = record
+                && !reply.copies.may_run_late()
+                && let Some(router) = weak_router.upgrade()
+            {
+                delete_record(&router, &record, reply.connection);
+            }
+        }
+        Err(error) => log::warn!(
+            logger: LINES, target: log_target::LEASE,
+            lock = &*name, error:% = error.with_causes(), server = error.server();
+            "a request of {name:?} was never answered, so its count may be wrong: {}",
+            error.with_causes()
+        ),
+    });
     router.send_background(Request::background(call, task), connection);
 }
 

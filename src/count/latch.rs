@@ -57,9 +57,11 @@ impl AwaitedCount for LatchWait {
         let CallReply { value, sent, .. } = call.look()?;
         let (count, round) = read_look(value)?;
         let local = &call.context.local;
-        if local.is_new_round(round) {
+        if local.is_new_round(round)
+            && let Some(channel) = local.known_channel(ListensTo::Latch)
+        {
             // The other callers of this process have not looked since the round began.
-            local.known_channel(ListensTo::Latch).into_iter().for_each(|it| it.notify());
+            channel.notify();
         }
         // Without a number the round may still be the same: its number may have expired.
         let first_round = *self.first_round.get_or_insert(round);
@@ -97,12 +99,8 @@ impl AwaitedCount for LatchWait {
 
 /// Reads a look at a latch: the count, and the number of the round or 0.
 fn read_look(reply: Reply) -> Result<(i64, u64)> {
-    let parts = reply.into_list()?;
-    match <[Reply; 2]>::try_from(parts) {
-        Ok([count, round]) => {
-            let round = String::from_utf8(round.into_text()?).ok();
-            Ok((read_count(count)?, round.and_then(|round| round.parse().ok()).unwrap_or(0)))
-        }
-        Err(parts) => Err(reply::unexpected(&Reply::List(parts))),
-    }
+    let unexpected = |parts| reply::unexpected(&Reply::List(parts));
+    let [count, round] = <[Reply; 2]>::try_from(reply.into_list()?).map_err(unexpected)?;
+    let round = String::from_utf8(round.into_text()?).ok();
+    Ok((read_count(count)?, round.and_then(|round| round.parse().ok()).unwrap_or(0)))
 }

@@ -32,7 +32,7 @@ use crate::kind::rules;
 use crate::transport::call::{Call, ConnectionId, Digits};
 use crate::transport::pool::Target;
 use crate::transport::pool::request::{CallReply, Failure};
-use crate::transport::reply::{self, Reply};
+use crate::transport::reply::Reply;
 use crate::util::clock::Moment;
 
 /// How long a request without a reply is sent again.
@@ -122,10 +122,9 @@ impl CountChange {
         let (permits, latch) = (name.permits_channel().as_bytes(), name.latch_channel().as_bytes());
         let count = [key.as_bytes(), record.as_bytes()];
         let latch_keys = [key.as_bytes(), round.as_bytes(), record.as_bytes()];
-        let digits = |number: u64| Digits::new(number);
         match self {
             CountChange::Take(number) => {
-                let number = digits(number.into());
+                let number = Digits::new(number.into());
                 Call::script(&script::COUNT_TAKE, count, [number.as_bytes(), lifetime]).replicated()
             }
             CountChange::Drain => {
@@ -136,7 +135,7 @@ impl CountChange {
                 Call::script(&script::COUNT_ADD, count, [number.as_bytes(), lifetime, permits])
             }
             CountChange::SetPermits(number) => {
-                let number = digits(number.into());
+                let number = Digits::new(number.into());
                 Call::script(&script::COUNT_SET, count, [number.as_bytes(), lifetime, permits])
             }
             CountChange::CountDown => {
@@ -144,7 +143,7 @@ impl CountChange {
                 Call::script(&script::LATCH_COUNT_DOWN, latch_keys, args)
             }
             CountChange::SetCount(number) => {
-                let number = digits(number);
+                let number = Digits::new(number);
                 let args = [number.as_bytes(), lifetime, latch, round_lifetime];
                 Call::script(&script::LATCH_SET, latch_keys, args)
             }
@@ -152,7 +151,7 @@ impl CountChange {
                 Call::script(&script::LATCH_DELETE, latch_keys, [lifetime, latch])
             }
             CountChange::Resize(capacity) => {
-                let (capacity, expiries) = (digits(capacity.into()), name.expiries_key());
+                let (capacity, expiries) = (Digits::new(capacity.into()), name.expiries_key());
                 let keys = [key, expiries, record].map(str::as_bytes);
                 let args = [capacity.as_bytes(), permits, lifetime];
                 Call::script(&script::SEMAPHORE_RESIZE, keys, args)
@@ -190,13 +189,9 @@ pub(crate) struct TakeReply {
 
 impl TakeReply {
     fn read(reply: Reply, sent: Moment) -> Result<TakeReply> {
-        match reply.into_ints()?[..] {
-            [taken, left] => {
-                let left = u32::try_from(left.max(0)).unwrap_or(u32::MAX);
-                Ok(TakeReply { is_taken: taken == 1, left, sent })
-            }
-            _ => Err(reply::unexpected(&Reply::List(Vec::new()))),
-        }
+        let [taken, left] = reply.into_ints()?[..] else { return Err(rules::unexpected_list()) };
+        let left = u32::try_from(left.max(0)).unwrap_or(u32::MAX);
+        Ok(TakeReply { is_taken: taken == 1, left, sent })
     }
 }
 

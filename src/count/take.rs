@@ -9,6 +9,7 @@ use crate::acquire::LockContext;
 use crate::count::wait::{self, Answer, AwaitedCount};
 use crate::count::{CountCall, CountChange, CountRequest};
 use crate::error::Result;
+use crate::local::mailbox::Mailbox;
 use crate::local::permit_queue::PermitWaiter;
 use crate::local::permits::PermitPlace;
 use crate::util::clock::{self, Moment};
@@ -21,23 +22,23 @@ struct PermitWait<'a> {
     request: CountRequest<'a>,
     /// The place among the callers of this process; `None` for a call that does not wait.
     place: Option<PermitPlace>,
+    mailbox: Arc<Mailbox>,
 }
 
 impl CountCall<'_> {
     /// Takes permits, all or none. Returns `false` if the patience of the call ends first.
     pub(crate) fn take_permits(&self, permits: u32) -> Result<bool> {
         let LockContext { engine, local } = &**self.context;
-        let place = self.waits().then(|| {
-            let (since, parker) = (clock::now(), Parker::mine());
-            local.permits(&engine.channels).join(PermitWaiter {
-                permits,
-                since,
-                parker,
-                claimant: None,
-            })
-        });
+        let (since, mailbox) = (clock::now(), Mailbox::mine());
+        let place = if self.waits() {
+            let mailbox = Arc::clone(&mailbox);
+            let waiter = PermitWaiter { permits, since, mailbox, claimant: None };
+            Some(local.permits(&engine.channels).join(waiter))
+        } else {
+            None
+        };
         let request = CountRequest::new(self.context, CountChange::Take(permits));
-        wait::wait_for(self, PermitWait { request, place })
+        wait::wait_for(self, PermitWait { request, place, mailbox })
     }
 }
 
@@ -74,7 +75,6 @@ impl AwaitedCount for PermitWait<'_> {
     }
 
     fn is_due(&self, now: Moment, schedule: &mut RetrySchedule) -> bool {
-        let must_ask = self.place.as_ref().is_some_and(PermitPlace::must_ask);
-        schedule.is_due(now, None) || must_ask
+        schedule.is_due(now, None) || self.mailbox.must_ask()
     }
 }

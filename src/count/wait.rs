@@ -12,12 +12,13 @@ use crate::cancel::{CancelToken, CancelWatch, Limit};
 use crate::command::owner::HoldId;
 use crate::error::{Error, Result};
 use crate::events::{Event, Kind, Waited};
+use crate::kind::rules::Pace;
 use crate::local::hold::HoldSettings;
 use crate::stats::{CallRecord, Series};
 use crate::transport::listener::channels::SubscriptionState;
 use crate::util::clock::{self, Moment, Patience};
 use crate::util::sync::Parker;
-use crate::wait::schedule::{ChannelView, Pace, RetrySchedule};
+use crate::wait::schedule::{ChannelView, RetrySchedule};
 use crate::wait::{self, Question, Step};
 
 /// One call of a verb that waits for a count: its subject and its end.
@@ -56,10 +57,6 @@ impl CountCall<'_> {
     pub(super) fn series(&self) -> Series<'_> {
         let stats = self.context.engine.events.stats();
         stats.series(|| self.settings.series_key(self.kind))
-    }
-
-    pub(super) fn with_name(&self, error: Error) -> Error {
-        error.with_lock_name(Arc::clone(self.context.local.name().given()))
     }
 
     /// Emits the event of a call that has waited since `started`.
@@ -124,13 +121,14 @@ pub(super) fn wait_for(call: &CountCall<'_>, count: impl AwaitedCount) -> Result
     let (engine, started) = (&call.context.engine, clock::now());
     // Dropped after the count, whose drop may send a request that the close waits for.
     let _active = engine.begin_call();
-    let (interval, seed) = (engine.settings.poll_interval, HoldId::next().seed());
+    let (settings, seed) = (&engine.settings, HoldId::next().seed());
+    let (poll_interval, back_off) = (settings.poll_interval, settings.back_off);
     let mut wait = CountWait {
         call,
         count,
         started,
         parker: Parker::mine(),
-        schedule: RetrySchedule::new(started, interval, seed, Pace::WatchdogPolls),
+        schedule: RetrySchedule::new(started, poll_interval, back_off, seed, Pace::WatchdogPolls),
         waited: false,
     };
     let outcome = call
@@ -141,7 +139,7 @@ pub(super) fn wait_for(call: &CountCall<'_>, count: impl AwaitedCount) -> Result
     if wait.waited {
         call.report_waited(started, outcome.as_ref().is_ok_and(|is_met| *is_met));
     }
-    outcome.map_err(|error| call.with_name(error))
+    outcome.map_err(|error| error.with_lock_name(Arc::clone(call.context.local.name().given())))
 }
 
 impl<C: AwaitedCount> Question for CountWait<'_, C> {
@@ -156,10 +154,12 @@ impl<C: AwaitedCount> Question for CountWait<'_, C> {
         self.schedule.before_attempt(self.count.channel_view());
         self.count.begin();
         let LockContext { engine, local } = &**self.call.context;
-        let paused = || self.call.context.pause_error();
-        let answer = match self.schedule.was_refused().then(paused).flatten() {
-            None => self.count.ask(self.call),
-            Some(error) => Err(error),
+        let answer = if self.schedule.was_refused()
+            && let Some(error) = self.call.context.pause_error()
+        {
+            Err(error)
+        } else {
+            self.count.ask(self.call)
         };
         let answer = match answer {
             Ok(answer) => answer,

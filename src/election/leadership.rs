@@ -90,16 +90,15 @@ impl Leadership {
     ///   its stop token is cancelled.
     pub fn check(&self) -> Result<()> {
         self.handle.check()?;
-        if self.is_stopped() { Err(self.stopped()) } else { Ok(()) }
+        if self.is_stopped() {
+            let text = "the term has to end: its stop token is cancelled";
+            return Err(Error::new(ErrorKind::Cancelled, text).with_lock_name(self.handle.name()));
+        }
+        Ok(())
     }
 
     fn is_stopped(&self) -> bool {
         self.stop.as_ref().is_some_and(CancelToken::is_cancelled)
-    }
-
-    fn stopped(&self) -> Error {
-        let text = "the term has to end: its stop token is cancelled";
-        Error::new(ErrorKind::Cancelled, text).with_lock_name(self.handle.name())
     }
 
     /// Returns whether the term goes on. Does not block, no round trip.
@@ -127,13 +126,7 @@ impl Leadership {
     /// [`run`](crate::Election::run) a cancellation of the stop token ends the wait too.
     #[must_use = "only the return value says whether the term is over"]
     pub fn wait_lost(&self, timeout: Duration) -> bool {
-        match &self.stop {
-            Some(stop) => self.wait_lost_or_stopped(stop, timeout),
-            None => self.handle.wait_lost(timeout),
-        }
-    }
-
-    fn wait_lost_or_stopped(&self, stop: &CancelToken, timeout: Duration) -> bool {
+        let Some(stop) = &self.stop else { return self.handle.wait_lost(timeout) };
         let (end, parker) = (clock::now() + timeout, Parker::mine());
         let _stopped = stop.watch(&parker);
         self.handle.hold().watch(&parker);

@@ -286,7 +286,8 @@ impl Election {
         let router = Arc::clone(&engine.router);
         let announcement = Announcement::new(term, value, engine.settings.watchdog_timeout, router);
         let announcement = Arc::new(announcement);
-        let limit = self.announcement_limit(engine, patience);
+        let end = engine.response_limit().end().min(patience.deadline() + REPLY_GRACE);
+        let limit = Limit::at(end).or_closed(&engine.closing).or_cancelled(self.shared.cancel());
         match announcement.send(&limit) {
             Err(error) if error.is_final() || limit.is_stopped() => {
                 return Err(self.shared.named(error));
@@ -297,12 +298,6 @@ impl Election {
         handle.check()?;
         engine.watchdog.keep_announced(&announcement);
         Ok(Leadership::new(handle, announcement))
-    }
-
-    /// Returns the limit of the wait for the reply to the announcement.
-    fn announcement_limit<'a>(&'a self, engine: &'a Engine, patience: Patience) -> Limit<'a> {
-        let end = engine.response_limit().end().min(patience.deadline() + REPLY_GRACE);
-        Limit::at(end).or_closed(&engine.closing).or_cancelled(self.shared.cancel())
     }
 }
 
@@ -329,7 +324,9 @@ impl Election {
     pub fn leader(&self) -> Result<Option<Leader>> {
         self.shared.inspect(|inspector, name, target| {
             let mut leader = inspector.leader(name, target)?;
-            leader.iter_mut().try_for_each(|leader| inspector.add_process(leader))?;
+            if let Some(leader) = &mut leader {
+                inspector.add_process(leader)?;
+            }
             Ok(leader)
         })
     }

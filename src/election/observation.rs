@@ -124,14 +124,13 @@ impl FirstLook {
     /// Reads the leader from the current server, with the facts about its process.
     pub(super) fn new(context: &LockContext, inspector: &Inspector<'_>) -> Result<FirstLook> {
         let seen = channel_of(context).message_count();
-        let look = || {
+        let (leader, generation) = context.engine.router.until_current(|| {
             let mut leader = inspector.leader(context.local.name(), Target::Any)?;
             if let Some(leader) = &mut leader {
                 inspector.add_process(leader)?;
             }
             Ok(leader)
-        };
-        let (leader, generation) = context.engine.router.until_current(look)?;
+        })?;
         Ok(FirstLook { leader, seen, generation })
     }
 }

@@ -140,21 +140,17 @@ impl Observers {
         }
     }
 
-    /// Sends a request of an observation. Does not block.
+    /// Sends a request of an observation, whose outcome goes to the inbox. Does not block.
     fn ask(self: &Arc<Observers>, engine: &Engine, attempt: LookAttempt, call: Call) {
         let observers = Arc::clone(self);
-        let task = BackgroundTask::new(Moment::START)
-            .then(move |outcome| observers.answered(attempt, outcome));
+        let task = BackgroundTask::new(Moment::START).then(move |outcome: Result<CallReply>| {
+            let Inbox { thread, replies, .. } = &mut *observers.inbox.lock();
+            if let Some(thread) = thread {
+                replies.push((attempt, outcome.map(|reply| reply.value)));
+                thread.unpark();
+            }
+        });
         engine.router.send_background(Request::background(call, task), None);
-    }
-
-    /// Passes the outcome of a request on to the thread.
-    fn answered(&self, attempt: LookAttempt, outcome: Result<CallReply>) {
-        let Inbox { thread, replies, .. } = &mut *self.inbox.lock();
-        if let Some(thread) = thread {
-            replies.push((attempt, outcome.map(|reply| reply.value)));
-            thread.unpark();
-        }
     }
 
     /// Ends the service, unless an observer has joined.

@@ -7,9 +7,7 @@ use crate::command::grant::{self, GrantMessage};
 use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::engine::Engine;
-use crate::error::Result;
 use crate::kind::queued::Queued;
-use crate::kind::rules::KindRules;
 use crate::transport::call::Call;
 use crate::transport::connection;
 use crate::transport::listener::channels::ControlHandler;
@@ -26,7 +24,10 @@ impl ControlHandler for Engine {
         if message.starts_with(grant::PREFIX) {
             self.handle_grant(message, generation);
         } else if message.starts_with(freed::PREFIX) {
-            self.handle_freed(message);
+            // A release by force has freed the lock: the watchdog verifies its holds.
+            if let Some(local) = freed::key(message).and_then(|key| self.known_local(key)) {
+                self.watchdog.verify(&local);
+            }
         } else if message.starts_with(b"*") {
             // The first byte of an array; the names of channels begin otherwise.
             self.handle_request(message);
@@ -74,14 +75,11 @@ impl Engine {
         if !local.as_ref().is_some_and(|local| local.granted_by_message(&grant, generation)) {
             let rules = local.and_then(|local| local.rules_of_grants());
             // An invalid name is no lock of this library.
-            let _ = self.release_grant(&grant, rules.unwrap_or(&Queued));
-        }
-    }
-
-    /// Has the watchdog verify the holds of a lock that a release by force has freed.
-    fn handle_freed(&self, message: &[u8]) {
-        if let Some(local) = freed::key(message).and_then(|key| self.known_local(key)) {
-            self.watchdog.verify(&local);
+            let Ok(name) = Name::new("", grant.key.into()) else { return };
+            let owner = Owner::numbered(self.id, grant.hold);
+            let release = rules.unwrap_or(&Queued).release(&name, &owner);
+            let task = BackgroundTask::new(clock::now() + grant.lease);
+            self.router.send_background(Request::background(release, task), None);
         }
     }
 
@@ -95,14 +93,5 @@ impl Engine {
             }
         }
         DetailsAnswer { client: self.id, holds, counts }
-    }
-
-    /// Ends a hold that no caller of this process has, by a background request.
-    fn release_grant(&self, grant: &GrantMessage<'_>, rules: &dyn KindRules) -> Result<()> {
-        let name = Name::new("", grant.key.into())?;
-        let release = rules.release(&name, &Owner::numbered(self.id, grant.hold));
-        let task = BackgroundTask::new(clock::now() + grant.lease);
-        self.router.send_background(Request::background(release, task), None);
-        Ok(())
     }
 }

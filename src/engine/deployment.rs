@@ -184,8 +184,7 @@ impl Deployment {
         settings: ListenerSettings,
         channels: Arc<Channels>,
     ) -> Listeners {
-        let cluster = self.cluster.as_ref().map(Arc::clone);
-        let cluster = cluster.map(|cluster| (cluster, Arc::clone(&self.sharded)));
+        let cluster = self.cluster.clone().map(|cluster| (cluster, Arc::clone(&self.sharded)));
         Listeners::new(settings, channels, cluster)
     }
 }

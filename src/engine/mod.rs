@@ -189,13 +189,6 @@ impl Engine {
         ActiveCall(&self.active_calls)
     }
 
-    /// Waits until no call is active, or until `end`.
-    fn wait_for_calls(&self, end: Moment) {
-        while self.active_calls.load(Ordering::Acquire) > 0 && clock::now() < end {
-            Parker::default().park_until(clock::now() + CLOSE_CHECK_INTERVAL);
-        }
-    }
-
     /// Returns the response limit of a call that begins now and has no deadline of its own.
     pub(crate) fn response_limit(&self) -> ResponseLimit {
         ResponseLimit::new(clock::now() + self.settings.reply_span, &self.closing)
@@ -350,10 +343,15 @@ impl Engine {
         }
         let end = clock::now() + self.settings.response_timeout;
         let threads = self.stop();
-        self.wait_for_calls(end);
+        // The calls that were ended return.
+        while self.active_calls.load(Ordering::Acquire) > 0 && clock::now() < end {
+            Parker::default().park_until(clock::now() + CLOSE_CHECK_INTERVAL);
+        }
         self.has_given_up.store(!self.router.wait_until_settled(end), Ordering::Release);
         let reapers = self.router.finish();
-        threads.into_iter().chain(reapers).for_each(|thread| join(thread, end));
+        for thread in threads.into_iter().chain(reapers) {
+            join(thread, end);
+        }
         log_lines::flush(end.max(clock::now() + LAST_LINES));
     }
 

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::audit::{AuditPolicy, AuditScope, Auditor};
 use crate::cancel::CancelToken;
 use crate::command::{client_record, details, owner};
-use crate::config::{Builder, Servers};
+use crate::config::Builder;
 use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
 use crate::error::Result;
@@ -53,18 +53,25 @@ impl Engine {
     pub(crate) fn start(settings: Builder, lazily: bool) -> Result<Arc<Engine>> {
         let servers = settings.check()?;
         let startup = Startup::new(settings)?;
-        let deployment = startup.deployment(servers);
+        let timeouts = startup.timeouts.without_replicas();
+        let deployment =
+            Deployment::new(servers, &startup.name, timeouts, startup.settings.sharding);
         if !lazily {
             deployment.discover()?;
         }
         let router = Arc::new(deployment.router(startup.pool_settings(&deployment), lazily)?);
-        let auditor = startup.auditor(&router);
+        let Builder { audit_policy, allow_replica, .. } = startup.settings;
+        let scope = AuditScope { of_cluster: router.is_cluster(), allows_replica: allow_replica };
+        let auditor = Arc::new(Auditor::new(audit_policy, scope, startup.sink.clone()));
         if !lazily {
-            audit(&router, &auditor, startup.settings.audit_policy)?;
+            audit(&router, &auditor, audit_policy)?;
         }
         let channels = Arc::new(Channels::default());
         let listeners = Arc::new(startup.listeners(&deployment, &channels));
-        let announcer = startup.announcer(&listeners);
+        let announcer = startup.settings.announce.then(|| {
+            let label = startup.settings.label.as_deref();
+            Arc::new(Announcer::new(startup.id, label, Arc::clone(&listeners)))
+        });
         let watchdog = startup.watchdog(&router, &channels, &listeners, auditor, announcer);
         let server_observer: Weak<dyn ServerObserver> = Arc::downgrade(&watchdog) as _;
         router.set_server_observer(Weak::clone(&server_observer));
@@ -125,21 +132,21 @@ impl Startup {
         warn_without_boot_clock();
         let id = owner::client_id();
         let sink = EventSink::start(settings.events.take())?;
+        let (replicas, span) = settings.min_replicas;
         Ok(Startup {
             id,
             name: format!("leasehold:{id}"),
             control: details::wake_channel(id),
-            timeouts: timeouts(&settings),
+            timeouts: Timeouts {
+                connect: settings.connect_timeout,
+                response: settings.response_timeout,
+                replicas: if replicas == 0 { Duration::ZERO } else { span },
+            },
             settings,
             sink,
             executor: Arc::default(),
             healths: Arc::default(),
         })
-    }
-
-    fn deployment(&self, servers: Servers) -> Deployment {
-        let timeouts = self.timeouts.without_replicas();
-        Deployment::new(servers, &self.name, timeouts, self.settings.sharding)
     }
 
     fn pool_settings(&self, deployment: &Deployment) -> PoolSettings {
@@ -160,12 +167,6 @@ impl Startup {
         }
     }
 
-    fn auditor(&self, router: &Router) -> Arc<Auditor> {
-        let Builder { audit_policy, allow_replica, .. } = self.settings;
-        let scope = AuditScope { of_cluster: router.is_cluster(), allows_replica: allow_replica };
-        Arc::new(Auditor::new(audit_policy, scope, self.sink.clone()))
-    }
-
     fn listeners(&self, deployment: &Deployment, channels: &Arc<Channels>) -> Listeners {
         let settings = ListenerSettings {
             route: deployment.route.clone(),
@@ -180,12 +181,6 @@ impl Startup {
             quiet_silence: client_record::LIFETIME,
         };
         deployment.listeners(settings, Arc::clone(channels))
-    }
-
-    fn announcer(&self, listeners: &Arc<Listeners>) -> Option<Arc<Announcer>> {
-        let Builder { announce, label, .. } = &self.settings;
-        let listeners = Arc::clone(listeners);
-        announce.then(|| Arc::new(Announcer::new(self.id, label.as_deref(), listeners)))
     }
 
     fn watchdog(
@@ -245,15 +240,6 @@ fn grant_lease(settings: &Builder) -> Duration {
     lease.min(settings.watchdog_timeout)
 }
 
-fn timeouts(settings: &Builder) -> Timeouts {
-    let (replicas, span) = settings.min_replicas;
-    Timeouts {
-        connect: settings.connect_timeout,
-        response: settings.response_timeout,
-        replicas: if replicas == 0 { Duration::ZERO } else { span },
-    }
-}
-
 /// Audits the servers.
 ///
 /// The nodes of a cluster are audited here only if a finding is an error. Otherwise the watchdog
@@ -262,9 +248,10 @@ fn audit(router: &Router, auditor: &Auditor, policy: AuditPolicy) -> Result<()> 
     if router.is_cluster() && matches!(policy, AuditPolicy::Report | AuditPolicy::Ignore) {
         return Ok(());
     }
-    router.servers().into_iter().try_for_each(|(server, connection)| {
-        auditor.audit(server, |calls| router.call_all(calls, connection))
-    })
+    for (server, connection) in router.servers() {
+        auditor.audit(server, |calls| router.call_all(calls, connection))?;
+    }
+    Ok(())
 }
 
 /// Starts both threads, or none.

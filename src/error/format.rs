@@ -94,7 +94,9 @@ impl fmt::Debug for ErrorDetails {
             ("source", source.as_ref().map(|it| it as _)),
         ];
         for (name, value) in facts {
-            value.map(|value| debug.field(name, value));
+            if let Some(value) = value {
+                debug.field(name, value);
+            }
         }
         debug.finish()
     }

@@ -46,23 +46,6 @@ pub(super) enum Retryability {
 }
 
 impl ErrorKind {
-    fn name(self) -> &'static str {
-        match self {
-            ErrorKind::Lost => "lease lost",
-            ErrorKind::NotHeld => "lock not held",
-            ErrorKind::Cancelled => "wait cancelled",
-            ErrorKind::Closed => "client closed",
-            ErrorKind::Connection => "no connection",
-            ErrorKind::Timeout => "no reply in time",
-            ErrorKind::PoolTimeout => "all connections busy",
-            ErrorKind::NotReplicated => "too few replicas",
-            ErrorKind::InvalidName => "invalid lock name",
-            ErrorKind::Deadlock => "deadlock",
-            ErrorKind::Configuration => "invalid configuration",
-            ErrorKind::Server => "refused by the server",
-        }
-    }
-
     pub(super) fn retryability(self) -> Retryability {
         match self {
             ErrorKind::Connection | ErrorKind::Timeout | ErrorKind::PoolTimeout => {
@@ -76,7 +59,20 @@ impl ErrorKind {
 
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(match self {
+            ErrorKind::Lost => "lease lost",
+            ErrorKind::NotHeld => "lock not held",
+            ErrorKind::Cancelled => "wait cancelled",
+            ErrorKind::Closed => "client closed",
+            ErrorKind::Connection => "no connection",
+            ErrorKind::Timeout => "no reply in time",
+            ErrorKind::PoolTimeout => "all connections busy",
+            ErrorKind::NotReplicated => "too few replicas",
+            ErrorKind::InvalidName => "invalid lock name",
+            ErrorKind::Deadlock => "deadlock",
+            ErrorKind::Configuration => "invalid configuration",
+            ErrorKind::Server => "refused by the server",
+        })
     }
 }
 

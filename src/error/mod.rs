@@ -104,17 +104,15 @@ impl Error {
     /// [`with_code`](Error::with_code) sets a retryable code.
     #[must_use = "an error does nothing until it is returned"]
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Error {
-        let (retryability, message) = (kind.retryability(), message.into());
-        let (code, lost, lock, server, source) = (None, None, None, None, None);
         Error(Arc::new(ErrorDetails {
             kind,
-            retryability,
-            message,
-            code,
-            lost,
-            lock,
-            server,
-            source,
+            retryability: kind.retryability(),
+            message: message.into(),
+            code: None,
+            lost: None,
+            lock: None,
+            server: None,
+            source: None,
         }))
     }
 

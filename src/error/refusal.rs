@@ -46,6 +46,7 @@ impl Refusal {
     /// Returns what ends the refusal, and the advice for its reader.
     pub(super) fn advice(&self) -> (Retryability, &'static str) {
         use Retryability::{Final, Login, Recoverable, Transient};
+        let has = |text| self.detail.contains(text);
         match self.code.as_str() {
             "LOADING" => (Transient, "the server is loading its data; try again later"),
             "BUSY" => (Transient, "a script runs for too long; end it with SCRIPT KILL"),
@@ -65,26 +66,18 @@ impl Refusal {
             "NOSCRIPT" => (Recoverable, "the server drops scripts as fast as they are loaded"),
             // The master became a replica while it waited for replicas, or an operator ended that.
             "UNBLOCKED" => (Transient, "the server may be a replica now"),
-            _ => self.advice_by_detail(),
-        }
-    }
-
-    /// Returns what ends a refusal without a known code, and the advice for its reader.
-    fn advice_by_detail(&self) -> (Retryability, &'static str) {
-        let is_forbidden = || {
+            // The others have no code of their own.
+            _ if self.is_slot_migrating() => (Transient, "a slot is moving; try again later"),
+            _ if self.detail.starts_with("max number of clients") => {
+                (Transient, "raise maxclients, or close connections")
+            }
+            _ if self.detail.starts_with("unknown command") && has("SENTINEL") => {
+                (Final, "the server is no sentinel; see Builder::single")
+            }
             // Redis before 7 has no code for a command that a script may not run.
-            self.detail.contains("executing the script can't") || self.detail.contains("ermission")
-        };
-        if self.is_slot_migrating() {
-            return (Retryability::Transient, "a slot is moving; try again later");
+            _ if has("executing the script can't") || has("ermission") => (Final, PERMISSIONS),
+            _ => (Final, ""),
         }
-        if self.detail.starts_with("max number of clients") {
-            return (Retryability::Transient, "raise maxclients, or close connections");
-        }
-        if self.detail.starts_with("unknown command") && self.detail.contains("SENTINEL") {
-            return (Retryability::Final, "the server is no sentinel; see Builder::single");
-        }
-        (Retryability::Final, if is_forbidden() { PERMISSIONS } else { "" })
     }
 
     /// Returns whether the refusal ends by itself.

@@ -67,11 +67,18 @@ impl EventQueue {
     }
 
     /// Queues the event that `report` builds, or counts it as dropped if the queue is full.
+    ///
+    /// Logs the count at each power of two.
     pub(super) fn report(&self, report: impl FnOnce() -> Report) {
         if self.jobs.len() < CAPACITY {
-            self.queue(EventsJob::Report(report()))
-        } else {
-            self.count_dropped()
+            return self.queue(EventsJob::Report(report()));
+        }
+        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+        if dropped.is_power_of_two() {
+            log::warn!(
+                logger: LINES, target: log_target::EVENTS,
+                "the events listener is too slow: {dropped} events were dropped so far"
+            );
         }
     }
 
@@ -86,17 +93,6 @@ impl EventQueue {
             Some(job)
         };
         std::mem::forget(unsent);
-    }
-
-    /// Counts a dropped event, and logs the count at each power of two.
-    fn count_dropped(&self) {
-        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-        if dropped.is_power_of_two() {
-            log::warn!(
-                logger: LINES, target: log_target::EVENTS,
-                "the events listener is too slow: {dropped} events were dropped so far"
-            );
-        }
     }
 
     /// Returns the number of events that were dropped.

@@ -115,7 +115,9 @@ impl Inspector<'_> {
     pub(crate) fn leader(&self, name: &Name, target: Target) -> Result<Option<Leader>> {
         let asked = self.engine().asks_now();
         let leader = Leader::read(self.ask(leader::look(name), target)?)?;
-        leader.iter().for_each(|leader| leader.end_other_terms(self.engine(), name, asked));
+        if let Some(leader) = &leader {
+            leader.end_other_terms(self.engine(), name, asked);
+        }
         Ok(leader)
     }
 

@@ -159,17 +159,15 @@ impl LiveSession {
             self.link = None;
         }
         if self.failure.is_none() {
-            asked.into_iter().for_each(|(client, _)| self.note(*client, &question, now));
+            for (client, _) in asked {
+                let before = self.silent.remove(client);
+                // An answer is missing, or a request was lost.
+                if question.asked.contains_key(client) || question.gone.contains(client) {
+                    self.silent.insert(*client, AskPause::after(before, now));
+                }
+            }
         }
         question.answers
-    }
-
-    /// Notes whether a client has answered.
-    fn note(&mut self, client: Uuid, question: &LiveQuestion, now: Moment) {
-        let before = self.silent.remove(&client);
-        if question.is_silent(&client) {
-            self.silent.insert(client, AskPause::after(before, now));
-        }
     }
 
     /// Asks one question. A connection of an earlier question may be broken: it has a second try.
@@ -285,34 +283,28 @@ impl LiveQuestion {
         !self.asked.is_empty()
     }
 
-    /// Returns whether the client did not answer.
-    fn is_silent(&self, client: &Uuid) -> bool {
-        self.asked.contains_key(client) || self.gone.contains(client)
-    }
-
     /// Applies the reply to a `PUBLISH`, or an answer.
     fn receive(&mut self, reply: Reply, channel: &str) -> Result<()> {
         match reply {
-            Reply::Int(receivers) => self.published(receivers),
+            Reply::Int(receivers) => {
+                if let Some(client) = self.published.pop_front()
+                    && receivers == 0
+                    && self.is_single_server
+                    && self.asked.remove(&client).is_some()
+                {
+                    self.gone.insert(client);
+                }
+            }
             Reply::Refused(refusal) => return Err(Error::refused(&refusal)),
             Reply::Push(Push::Message { channel: at, payload }) if at == channel.as_bytes() => {
                 let answer = connection::parse(&payload);
-                let answer = answer.as_ref().and_then(DetailsAnswer::read);
-                answer.into_iter().for_each(|answer| self.answered(answer));
+                if let Some(answer) = answer.as_ref().and_then(DetailsAnswer::read) {
+                    self.answered(answer);
+                }
             }
             _ => {}
         }
         Ok(())
-    }
-
-    fn published(&mut self, receivers: i64) {
-        if let Some(client) = self.published.pop_front()
-            && receivers == 0
-            && self.is_single_server
-            && self.asked.remove(&client).is_some()
-        {
-            self.gone.insert(client);
-        }
     }
 
     fn answered(&mut self, answer: DetailsAnswer) {

@@ -229,15 +229,14 @@ impl LockState {
     fn named_holders(&self, side: Side) -> Vec<HolderInfo> {
         let mut names = self.fields.iter().filter(|it| it.is_holder(side) && it.count() > 0);
         let Some(named) = names.next().filter(|_| self.mode().is_none()) else { return Vec::new() };
-        let hold = |field: &LockField| match field.role {
-            FieldRole::NamedHold(id) => Some(id),
-            _ => None,
-        };
-        let holder = |id| {
-            let holder = HolderInfo::new(&named.text, Some(id)).with_count(1);
-            holder.with_remaining(self.remaining)
-        };
-        self.fields.iter().filter_map(hold).map(holder).collect()
+        let mut holders = Vec::new();
+        for field in &self.fields {
+            if let FieldRole::NamedHold(id) = field.role {
+                let holder = HolderInfo::new(&named.text, Some(id)).with_count(1);
+                holders.push(holder.with_remaining(self.remaining));
+            }
+        }
+        holders
     }
 }
 

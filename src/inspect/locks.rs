@@ -126,23 +126,21 @@ impl Locks {
                         self.servers.push_front(server);
                     }
                 }
-                Err(error) => self.give_up_server(error),
+                // The search goes on with the next server if the error concerns one of several.
+                Err(error) => {
+                    self.cursor = BEGIN.to_vec();
+                    if self.engine.is_partial(&error) {
+                        self.note(error);
+                    } else {
+                        self.servers.clear();
+                        self.errors.push_back(error);
+                    }
+                }
             }
         }
         self.pages = MAX_PAGES.min(2 * self.pages);
         query::add_answers(&mut self.session, self.engine.name_prefix(), &mut found);
         self.found.extend(found);
-    }
-
-    /// Goes on with the next server if the error concerns one server of several.
-    fn give_up_server(&mut self, error: Error) {
-        self.cursor = BEGIN.to_vec();
-        if self.engine.is_partial(&error) {
-            self.note(error);
-        } else {
-            self.servers.clear();
-            self.errors.push_back(error);
-        }
     }
 
     /// Reads the next keys of a server, and the locks among them.

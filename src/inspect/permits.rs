@@ -53,8 +53,14 @@ impl Inspector<'_> {
         capacity: Option<u32>,
         target: Target,
     ) -> Result<PermitCounts> {
-        let reply = self.ask(info_call(name, capacity, b"counts"), target)?;
-        read_counts(&reply.into_list()?)
+        let parts = self.ask(info_call(name, capacity, b"counts"), target)?.into_list()?;
+        let number = |at: usize| {
+            let part = parts.get(at).unwrap_or(&Reply::Nil);
+            // A number beyond 64 bits becomes the nearest one.
+            number_of(part).map(|number| number as i64)
+        };
+        let in_use = u64::try_from(number(1)?).unwrap_or(0);
+        Ok(PermitCounts { available: number(0)?, in_use, capacity: number(2)? })
     }
 
     /// Returns the holders of the permits in use: one for each hold of leasehold, and one for each
@@ -79,16 +85,6 @@ fn info_call(name: &Name, capacity: Option<u32>, subject: &[u8]) -> Call {
     let capacity = capacity.map(|capacity| capacity.to_string()).unwrap_or_default();
     let keys = [name.key(), name.expiries_key()].map(str::as_bytes);
     Call::script(&script::SEMAPHORE_INFO, keys, [capacity.as_bytes(), subject])
-}
-
-fn read_counts(parts: &[Reply]) -> Result<PermitCounts> {
-    let number = |at: usize| {
-        let part = parts.get(at).unwrap_or(&Reply::Nil);
-        // A number beyond 64 bits becomes the nearest one.
-        number_of(part).map(|number| number as i64)
-    };
-    let in_use = u64::try_from(number(1)?).unwrap_or(0);
-    Ok(PermitCounts { available: number(0)?, in_use, capacity: number(2)? })
 }
 
 fn number_of(part: &Reply) -> Result<f64> {
@@ -118,7 +114,9 @@ fn holders(mut permits: Vec<UsedPermit>) -> Vec<HolderInfo> {
             Some(PermitId::Held(client, number)) if is_time(number) => (client, number),
             Some(PermitId::Kept(_, number)) if is_time(number) => continue,
             _ => {
-                others.push(HolderInfo::new(&hex(&id), None).with_count(1).with_remaining(left));
+                // Redisson shows a permit id in this form.
+                let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+                others.push(HolderInfo::new(&hex, None).with_count(1).with_remaining(left));
                 continue;
             }
         };
@@ -141,11 +139,6 @@ impl PermitRun {
         let holder = HolderInfo::new(&owner, Some(field));
         holder.with_count(self.count).with_remaining(self.left)
     }
-}
-
-/// Returns the form in which Redisson shows a permit id.
-fn hex(id: &[u8]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(all(test, not(leasehold_model)))]

@@ -64,12 +64,6 @@ impl ClientRecords {
     pub(super) fn forget_others(&mut self, seen: &BTreeSet<Uuid>) {
         self.by_client.retain(|client, _| seen.contains(client));
     }
-
-    /// Returns whether a record is unknown and may be asked for at that node.
-    fn lacks(&self, client: &Uuid, node: u32, now: Moment) -> bool {
-        let may_ask = self.unreachable.get(&node).is_none_or(|again| *again <= now);
-        may_ask && !self.by_client.contains_key(client)
-    }
 }
 
 /// Sends the commands of one query.
@@ -254,8 +248,9 @@ impl<'a> Inspector<'a> {
         let subscribers = self.queue_subscribers(&channels, same);
         if self.engine.is_cluster() {
             let counting = subscribers.iter().map(|(_, routed)| routed);
-            let all = queued.iter().chain(counting).map(|routed| routed.connection);
-            all.for_each(|connection| self.engine.router.flush(connection));
+            for routed in queued.iter().chain(counting) {
+                self.engine.router.flush(routed.connection);
+            }
         }
         let at_silent = self.limit_at_silent(queued.iter().map(|routed| routed.connection.node));
         let states = self.receive(names, &batches, queued, asked, &at_silent);
@@ -298,18 +293,15 @@ impl<'a> Inspector<'a> {
         at_silent: &Limit<'_>,
     ) -> Vec<Result<Option<LockState>>> {
         let router = &self.engine.router;
-        let wait = |(batch, routed): (&Vec<usize>, RoutedCall)| {
-            let limit = self.limit_of(routed.connection.node, at_silent);
-            match batch.len() {
-                1 => router.wait(routed, limit).1,
-                _ => router.wait_without_retry(routed, limit).1,
-            }
-        };
-        let outcomes: Vec<_> = batches.iter().zip(queued).map(wait).map(into_reply).collect();
         let mut states: Vec<_> = names.iter().map(|_| Ok(None)).collect();
         let mut refused: Vec<usize> = Vec::new();
-        for (batch, outcome) in batches.iter().zip(outcomes) {
-            match outcome {
+        for (batch, routed) in batches.iter().zip(queued) {
+            let limit = self.limit_of(routed.connection.node, at_silent);
+            let (_, outcome) = match batch.len() {
+                1 => router.wait(routed, limit),
+                _ => router.wait_without_retry(routed, limit),
+            };
+            match into_reply(outcome) {
                 Err(error) if batch.len() > 1 && error.is_caused_by_keys() => refused.extend(batch),
                 outcome => read_states(batch, outcome, &mut states),
             }
@@ -338,13 +330,13 @@ impl<'a> Inspector<'a> {
 
     /// Queues commands about keys, on the same connection at each node.
     fn queue_all(&self, calls: impl Iterator<Item = Call>, first: Target) -> Vec<RoutedCall> {
-        let mut target = first;
-        let queue = |call| {
+        let (mut queued, mut target) = (Vec::new(), first);
+        for call in calls {
             let routed = self.engine.router.queue(call, target);
             target = Target::Prefer(routed.connection);
-            routed
-        };
-        calls.map(queue).collect()
+            queued.push(routed);
+        }
+        queued
     }
 
     fn wait_all(&self, queued: Vec<RoutedCall>, at_silent: &Limit<'_>) -> Vec<Result<Reply>> {
@@ -420,7 +412,10 @@ impl<'a> Inspector<'a> {
         let clients: BTreeSet<_> = clients.filter(|_| now < self.limit.end()).collect();
         let node = |client: &Uuid| self.engine.router.node_of(&client_record::key(*client));
         let mut clients: Vec<_> = clients.iter().map(|it| (*it, node(it))).collect();
-        clients.retain(|(client, node)| records.lacks(client, *node, now));
+        clients.retain(|(client, node)| {
+            let may_ask = records.unreachable.get(node).is_none_or(|again| *again <= now);
+            may_ask && !records.by_client.contains_key(client)
+        });
         let queries = clients.iter().map(|(client, _)| client_record::query(*client));
         let replies = self.ask_all(queries, &self.brief());
         for ((client, node), reply) in clients.into_iter().zip(replies) {
@@ -506,13 +501,10 @@ pub(super) fn read_record(reply: Result<Reply>) -> Result<Option<ClientRecord>> 
     match reply {
         Ok(reply) => Ok(ClientRecord::read(&reply)),
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
-        Err(error) if error.code() == Some("NOPERM") => Err(forbidden(&error)),
+        Err(error) if error.code() == Some("NOPERM") => {
+            let advice = "the records of clients need ~leasehold_client:* and +hmget";
+            Err(Error::new(ErrorKind::Server, advice).with_code("NOPERM").with_source(error))
+        }
         Err(error) => Err(error),
     }
-}
-
-/// Returns the error for a missing permission to read the records of clients.
-fn forbidden(error: &Error) -> Error {
-    const ADVICE: &str = "the records of clients need ~leasehold_client:* and +hmget";
-    Error::new(ErrorKind::Server, ADVICE).with_code("NOPERM").with_source(error.clone())
 }

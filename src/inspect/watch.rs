@@ -11,7 +11,7 @@ use super::live::LiveSession;
 use super::query::{self, ClientRecords, Inspector};
 use crate::command::name::Name;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::transport::pool::Target;
 use crate::util::clock::{self, Moment};
 use crate::util::system::HashMap;
@@ -84,16 +84,13 @@ impl LockWatch {
         for given in given {
             let at = *positions.entry(given.clone()).or_insert(watch.names.len());
             if at == watch.names.len() {
-                watch.names.push(watch.name(given.into())?);
+                let given: Arc<str> = given.into();
+                let name = Name::new(watch.engine.name_prefix(), Arc::clone(&given));
+                watch.names.push(name.map_err(|error| error.with_lock_name(given))?);
             }
             watch.given.push(at);
         }
         Ok(watch)
-    }
-
-    fn name(&self, given: Arc<str>) -> Result<Name> {
-        let name = Name::new(self.engine.name_prefix(), Arc::clone(&given));
-        name.map_err(|error| error.with_lock_name(given))
     }
 
     /// Returns the state of each lock, in the order of the names; `None` for a free lock.
@@ -145,15 +142,20 @@ impl LockWatch {
         let mut positions = Vec::with_capacity(self.names.len());
         let states = inspector.look(&self.names, self.behind_release());
         for (name, state) in self.names.iter().zip(states) {
-            let named = |error: Error| error.with_lock_name(Arc::clone(name.given()));
-            let info = state.map_err(named).map(|state| {
-                let (state, count) = state?;
-                found.push(LockInfo::new(name, &state, count));
-                Some(found.len() - 1)
+            positions.push(match state {
+                Ok(Some((state, count))) => {
+                    found.push(LockInfo::new(name, &state, count));
+                    Ok(Some(found.len() - 1))
+                }
+                Ok(None) => Ok(None),
+                Err(error) => Err(error.with_lock_name(Arc::clone(name.given()))),
             });
-            positions.push(info);
         }
-        self.add_facts(&inspector, &mut found)?;
+        self.forget_records(&mut found);
+        let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
+        inspector.add_records(&mut self.records, people)?;
+        self.session.begin_query();
+        query::add_answers(&mut self.session, engine.name_prefix(), &mut found);
         let lock = |at: &usize| positions[*at].clone().map(|at| Some(found[at?].clone()));
         Ok(self.given.iter().map(lock).collect())
     }
@@ -162,16 +164,6 @@ impl LockWatch {
     fn behind_release(&self) -> Target {
         let release = |name: &Name| self.engine.known_local(name.key())?.unanswered_release();
         Target::prefer(self.names.iter().find_map(release))
-    }
-
-    /// Adds the records of the clients, and the answers of the running processes.
-    fn add_facts(&mut self, inspector: &Inspector<'_>, found: &mut [LockInfo]) -> Result<()> {
-        self.forget_records(found);
-        let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
-        inspector.add_records(&mut self.records, people)?;
-        self.session.begin_query();
-        query::add_answers(&mut self.session, self.engine.name_prefix(), found);
-        Ok(())
     }
 
     /// Forgets clients without a record at intervals, and clients that are gone if there are many.

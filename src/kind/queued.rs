@@ -44,9 +44,6 @@ pub struct Queued;
 
 kind_of_lock!(Queued, Queued);
 
-/// The numbers per lock in the reply to a queue heartbeat.
-const HEARTBEAT_NUMBERS: usize = 5;
-
 /// The answer to a queue heartbeat for one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeartbeatReply {
@@ -92,20 +89,19 @@ pub(crate) fn heartbeat<'a>(
 
 /// Reads the reply to [`heartbeat`]: one answer per lock.
 pub(crate) fn read_heartbeat(reply: Reply) -> Result<Vec<HeartbeatReply>> {
-    let numbers = reply.into_ints()?;
-    numbers.chunks(HEARTBEAT_NUMBERS).map(read_one).collect()
-}
-
-fn read_one(numbers: &[i64]) -> Result<HeartbeatReply> {
-    let &[since, left, hold, token, token_bound] = numbers else { return Err(unreadable()) };
-    let own_hold = OwnHold { hold: hold.unsigned_abs(), token: token.unsigned_abs() };
     const FREE: i64 = -2;
-    Ok(HeartbeatReply {
-        terms_since: TermsSince(since.unsigned_abs()),
-        left: if left == FREE { Some(Duration::ZERO) } else { rules::lease_left(left) },
-        own_hold: (hold != 0).then_some(own_hold),
-        token_bound: token_bound.unsigned_abs(),
-    })
+    let numbers = reply.into_ints()?;
+    let answers = numbers.chunks(5).map(|answer| {
+        let &[since, left, hold, token, token_bound] = answer else { return Err(unreadable()) };
+        let own_hold = OwnHold { hold: hold.unsigned_abs(), token: token.unsigned_abs() };
+        Ok(HeartbeatReply {
+            terms_since: TermsSince(since.unsigned_abs()),
+            left: if left == FREE { Some(Duration::ZERO) } else { rules::lease_left(left) },
+            own_hold: (hold != 0).then_some(own_hold),
+            token_bound: token_bound.unsigned_abs(),
+        })
+    });
+    answers.collect()
 }
 
 fn unreadable() -> Error {

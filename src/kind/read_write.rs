@@ -89,8 +89,8 @@ impl KindRules for Read {
 impl LockRules for Read {
     fn force_unlock(&self, name: &Name) -> Call {
         let prefix = name.timeout_prefix();
-        let args = [name.rw_channel().as_bytes(), UNLOCKED, prefix.as_bytes()];
-        Call::script(&script::READ_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
+        let args = [name.rw_channel().as_bytes(), UNLOCKED, prefix.as_bytes(), b"read"];
+        Call::script(&script::RW_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
     }
 
     fn ttl(&self, name: &Name) -> Call {
@@ -148,8 +148,8 @@ impl KindRules for Write {
 impl LockRules for Write {
     fn force_unlock(&self, name: &Name) -> Call {
         let prefix = name.timeout_prefix();
-        let args = [name.rw_channel().as_bytes(), READ_UNLOCKED, prefix.as_bytes()];
-        Call::script(&script::WRITE_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
+        let args = [name.rw_channel().as_bytes(), READ_UNLOCKED, prefix.as_bytes(), b"write"];
+        Call::script(&script::RW_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
     }
 
     fn ttl(&self, name: &Name) -> Call {

@@ -210,6 +210,19 @@ pub(crate) enum ListensTo {
     Nothing,
 }
 
+/// When a refused caller asks again without news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// After many poll intervals: the watchdog polls for the caller.
+    WatchdogPolls,
+    /// After the poll interval.
+    OwnPolls,
+    /// After a pause that grows with each refusal.
+    BackOff,
+    /// Never: the lock is granted by message, and the watchdog sends queue heartbeats for the call.
+    Granted,
+}
+
 /// A hold that exists when another one is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OtherHold<'a> {
@@ -237,6 +250,16 @@ pub(crate) trait KindRules: RefUnwindSafe + Send + Sync {
     /// Returns the channel that wakes a refused caller.
     fn listens_to(&self) -> ListensTo {
         ListensTo::Lock
+    }
+
+    /// Returns when a refused caller asks again without news.
+    fn pace(&self) -> Pace {
+        match (self.listens_to(), self.queueing()) {
+            (ListensTo::Nothing, _) => Pace::BackOff,
+            (ListensTo::Grants, _) => Pace::Granted,
+            (ListensTo::Permits, _) | (_, Queueing::InProcess) => Pace::WatchdogPolls,
+            (_, Queueing::None) => Pace::OwnPolls,
+        }
     }
 
     /// Returns the suffix of the owner field, after the number of the hold.
@@ -335,11 +358,10 @@ impl fmt::Debug for dyn KindRules {
 /// else the remaining lease in milliseconds.
 pub(crate) fn read_acquire(reply: Reply) -> Result<AcquireReply> {
     const GRANTED: i64 = -2;
-    let left = match reply.into_int()? {
-        GRANTED => return Ok(AcquireReply::Granted(0)),
-        millis => lease_left(millis),
-    };
-    Ok(AcquireReply::Refused { left, queued: None })
+    Ok(match reply.into_int()? {
+        GRANTED => AcquireReply::Granted(0),
+        millis => AcquireReply::Refused { left: lease_left(millis), queued: None },
+    })
 }
 
 /// Returns the error for a list of numbers that a script never returns.

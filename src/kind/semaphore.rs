@@ -50,13 +50,9 @@ fn claimant(owner: &Owner) -> &[u8] {
 
 /// Reads the numbers of a reply to an acquire.
 fn numbers(reply: &Reply) -> Option<(i64, i64)> {
-    match reply {
-        Reply::List(parts) => match parts[..] {
-            [Reply::Int(first), Reply::Int(second)] => Some((first, second)),
-            _ => None,
-        },
-        _ => None,
-    }
+    let Reply::List(parts) = reply else { return None };
+    let [Reply::Int(first), Reply::Int(second)] = parts[..] else { return None };
+    Some((first, second))
 }
 
 /// A poll of a semaphore, for the oldest caller of this process that waits for its permits.

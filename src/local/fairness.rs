@@ -141,9 +141,11 @@ impl Fairness {
         let rivals = self.rivals;
         if let Some(needed) = rivals.need()
             && needed <= caller
-            && let Some(run) = self
-                .run
-                .take_if(|run| run.is_long(now, bounds, rivals) && run.ends_by_yield_of(caller))
+            && let Some(run) = self.run.take_if(|run| {
+                // A caller that does not wait takes a free lock once more after a single hold,
+                // however long that was.
+                (run.holds > 1 || caller == YieldsTo::Anybody) && run.is_long(now, bounds, rivals)
+            })
         {
             self.yielding_until = run.ended + run.yield_time(rivals);
             self.yielding = needed;
@@ -161,14 +163,6 @@ impl Run {
         }
         let used_up = bounds.max_handoffs > 0 && self.holds > bounds.max_handoffs;
         used_up || self.since + yield_time <= now
-    }
-
-    /// Returns whether such a caller leaves the lock to others after this run.
-    ///
-    /// One that does not wait takes a free lock once more after a single hold, however long that
-    /// was.
-    fn ends_by_yield_of(&self, caller: YieldsTo) -> bool {
-        self.holds > 1 || caller == YieldsTo::Anybody
     }
 
     fn yield_time(&self, rivals: Rivals) -> Duration {

@@ -16,8 +16,8 @@
 //!   (`fairness.rs`).
 //!
 //! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold/` the life of one
-//! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
-//! `waiters.rs` the callers that wait for a queue lock, `permits.rs` those that wait for permits,
+//! hold, `state.rs` the state under the mutex, `mailbox.rs` the news of a caller, `turn.rs` its
+//! turn, `waiters.rs` the callers that wait for a queue lock, `permits.rs` those that wait for permits,
 //! `release.rs` the end of a guard, `fairness.rs` the yields, `details.rs` what others may ask
 //! about a hold. Imports `kind`, `command`, `events`, the channels of `transport`, `error`
 //! and `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
@@ -25,6 +25,7 @@
 mod details;
 mod fairness;
 pub(crate) mod hold;
+pub(crate) mod mailbox;
 pub(crate) mod permit_queue;
 pub(crate) mod permits;
 pub(crate) mod queue;
@@ -48,6 +49,7 @@ use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldSettings, HoldStatus};
+use crate::local::mailbox::Mailbox;
 use crate::local::permits::PermitCallers;
 use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
@@ -56,7 +58,7 @@ use crate::transport::listener::channels::{Channel, Channels};
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
-use crate::util::sync::{Mutex, Parker};
+use crate::util::sync::Mutex;
 use crate::util::system::OnceLock;
 
 pub(crate) use fairness::YieldsTo;
@@ -84,7 +86,7 @@ pub(crate) struct Caller {
     pub(crate) request: EntryRequest,
     pub(crate) holder: Holder,
     pub(crate) settings: HoldSettings,
-    pub(crate) parker: Arc<Parker>,
+    pub(crate) mailbox: Arc<Mailbox>,
 }
 
 impl Caller {
@@ -105,7 +107,7 @@ impl Caller {
             None if request.owned => Holder::owned(),
             None => Holder::this_thread(),
         };
-        Caller { request, holder, settings: settings.clone(), parker: Parker::mine() }
+        Caller { request, holder, settings: settings.clone(), mailbox: Mailbox::mine() }
     }
 }
 
@@ -213,7 +215,10 @@ impl Local {
     pub(crate) fn join_queue(&self, caller: Caller, now: Moment) -> Option<Ticket> {
         let mut state = self.state.lock();
         let free = state.queue.is_empty() && !state.is_held(now);
-        (free || caller.request.waits).then(|| state.queue.enter(caller))
+        if !free && !caller.request.waits {
+            return None;
+        }
+        Some(state.queue.enter(caller))
     }
 
     /// Returns the number of callers in the queue.
@@ -225,14 +230,15 @@ impl Local {
     ///
     /// Returns the hold that was handed off to this caller meanwhile, if any. It has to be used or
     /// released.
-    pub(crate) fn leave(&self, ticket: Ticket) -> Option<Arc<Hold>> {
+    pub(crate) fn leave(&self, ticket: Ticket, caller: &Caller) -> Option<Arc<Hold>> {
         let mut state = self.state.lock();
         let was_head = state.queue.is_head(ticket);
         state.queue.leave(ticket);
         if was_head {
             state.wake_head();
         }
-        state.take_handed_off(ticket)
+        drop(state);
+        caller.mailbox.take_handed_off()
     }
 
     /// Adds a hold that the server granted, and removes its caller from the queue.
@@ -254,10 +260,10 @@ impl Local {
         }
         let lost = state.lose_others(&hold, &caller.holder);
         if let Some(ticket) = ticket {
-            if let Some(superseded) = state.take_handed_off(ticket) {
+            state.queue.leave(ticket);
+            if let Some(superseded) = caller.mailbox.take_handed_off() {
                 state.holds.remove(&superseded);
             }
-            state.queue.leave(ticket);
         }
         state.waiters.remove(hold.id().number());
         state.holds.insert(Arc::clone(&hold), caller.holder.clone());
@@ -318,7 +324,9 @@ impl Local {
     ) -> Vec<Arc<Hold>> {
         let mut absent = self.holds();
         absent.retain(|hold| hold.granted_at() <= asked && is_absent(hold));
-        absent.iter().for_each(|hold| self.lose(hold));
+        for hold in &absent {
+            self.lose(hold);
+        }
         absent
     }
 
@@ -347,7 +355,9 @@ impl Local {
     /// Only detached holds can be left. The server still keeps them to the end of their leases.
     pub(crate) fn abandon_holds(&self) {
         let holds = self.state.lock().end_expired(Moment::END);
-        holds.iter().for_each(|hold| self.events.stats().series(|| hold.series_key()).abandoned());
+        for hold in &holds {
+            self.events.stats().series(|| hold.series_key()).abandoned();
+        }
     }
 
     /// Returns the counters of the client, and its queue to the events thread.
@@ -374,9 +384,9 @@ impl Local {
                 lock = &*name, kind:?, hold = number, reason:?;
                 "{} {name:?} was lost: {reason}", kind.subject()
             );
-            let at = clock::wall_time;
-            let lost = || Event::Lost(Lost { at: at(), name, kind, hold: number, reason });
-            self.events.emit_with(hold.settings().listener(), lost);
+            self.events.emit_with(hold.settings().listener(), || {
+                Event::Lost(Lost { at: clock::wall_time(), name, kind, hold: number, reason })
+            });
             hold.note_loss_reported();
         }
         if any {
@@ -394,8 +404,8 @@ impl Local {
             logger: LINES, target: log_target::LEASE, lock = &*name, kind:?, hold = number;
             "{} {name:?} is held beyond its limit: it is not renewed any more", kind.subject()
         );
-        let at = clock::wall_time;
-        let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold: number, held });
-        self.events.emit_with(hold.settings().listener(), overdue);
+        self.events.emit_with(hold.settings().listener(), || {
+            Event::Overdue(Overdue { at: clock::wall_time(), name, kind, hold: number, held })
+        });
     }
 }

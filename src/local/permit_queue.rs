@@ -15,8 +15,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::local::mailbox::Mailbox;
 use crate::util::clock::Moment;
-use crate::util::sync::Parker;
 
 #[cfg(all(test, leasehold_model))]
 mod model;
@@ -28,7 +28,7 @@ pub(crate) struct PermitWaiter {
     pub(crate) permits: u32,
     /// The beginning of the call.
     pub(crate) since: Moment,
-    pub(crate) parker: Arc<Parker>,
+    pub(crate) mailbox: Arc<Mailbox>,
     /// The text that identifies the call in a claim; `None` for permits without a lease.
     pub(crate) claimant: Option<Arc<str>>,
 }
@@ -70,21 +70,12 @@ pub(super) struct PermitQueue {
 struct PermitEntry {
     ticket: PermitTicket,
     waiter: PermitWaiter,
-    /// Whether permits may be free that the caller has not asked for.
-    must_ask: bool,
     /// Whether a question of the caller has no reply yet.
     is_asking: bool,
     /// Whether a poll has carried the claim of the caller.
     has_claimed: bool,
     /// Whether such a poll was answered since the last question.
     claimed_since_question: bool,
-}
-
-impl PermitEntry {
-    fn wake(&mut self) {
-        self.must_ask = true;
-        self.waiter.parker.unpark();
-    }
 }
 
 impl PermitQueue {
@@ -103,7 +94,6 @@ impl PermitQueue {
         self.entries.push(PermitEntry {
             ticket,
             waiter,
-            must_ask: false,
             is_asking: false,
             has_claimed: false,
             claimed_since_question: false,
@@ -115,7 +105,7 @@ impl PermitQueue {
     pub(super) fn leave(&mut self, ticket: PermitTicket) {
         let Some(at) = self.entries.iter().position(|entry| entry.ticket == ticket) else { return };
         let entry = self.entries.remove(at);
-        if entry.must_ask || entry.is_asking {
+        if entry.waiter.mailbox.must_ask() || entry.is_asking {
             self.hint(entry.waiter.permits);
         }
     }
@@ -123,12 +113,12 @@ impl PermitQueue {
     /// Wakes the callers whose requests fit into this number of permits, oldest first.
     ///
     /// Returns whether any caller fits.
-    pub(super) fn offer(&mut self, permits: u32) -> bool {
+    pub(super) fn offer(&self, permits: u32) -> bool {
         let mut left = permits;
-        for entry in &mut self.entries {
+        for entry in &self.entries {
             if entry.waiter.permits <= left {
                 left -= entry.waiter.permits;
-                entry.wake();
+                entry.waiter.mailbox.ask();
             }
             if left == 0 {
                 break;
@@ -141,24 +131,19 @@ impl PermitQueue {
     ///
     /// If no request fits, the oldest caller asks: Redisson also announces the number of permits
     /// that were given back, which is less than the number of free permits.
-    pub(super) fn hint(&mut self, permits: u32) {
+    pub(super) fn hint(&self, permits: u32) {
         if !self.offer(permits)
-            && let Some(first) = self.entries.first_mut()
+            && let Some(first) = self.entries.first()
         {
-            first.wake();
+            first.waiter.mailbox.ask();
         }
-    }
-
-    /// Returns whether the caller has to ask the server.
-    pub(super) fn must_ask(&mut self, ticket: PermitTicket) -> bool {
-        self.entry(ticket).is_some_and(|entry| entry.must_ask)
     }
 
     /// Notes that the caller is about to ask. A later message has it ask again.
     pub(super) fn begin_question(&mut self, ticket: PermitTicket) {
         if let Some(entry) = self.entry(ticket) {
-            (entry.must_ask, entry.is_asking) = (false, true);
-            entry.claimed_since_question = false;
+            entry.waiter.mailbox.begin_question();
+            (entry.is_asking, entry.claimed_since_question) = (true, false);
         }
     }
 
@@ -166,10 +151,9 @@ impl PermitQueue {
     ///
     /// Returns whether a poll was answered meanwhile that may have set the claim after a grant.
     pub(super) fn end_question(&mut self, ticket: PermitTicket) -> bool {
-        self.entry(ticket).is_some_and(|entry| {
-            entry.is_asking = false;
-            entry.claimed_since_question
-        })
+        let Some(entry) = self.entry(ticket) else { return false };
+        entry.is_asking = false;
+        entry.claimed_since_question
     }
 
     /// Returns whether a poll has carried the claim of the caller.
@@ -201,17 +185,14 @@ impl PermitQueue {
     /// A caller for more permits than the semaphore has asks too, and gets the error. Returns
     /// whether the caller of the claim still waits.
     pub(super) fn polled(&mut self, claim: &PermitClaim, answer: PermitsPolled) -> bool {
-        let is_first = |entry: &PermitEntry| {
-            entry.waiter.claimant.as_ref().is_some_and(|it| *it == claim.claimant)
-        };
         let mut still_waits = false;
         for entry in &mut self.entries {
             let is_hopeless = entry.waiter.permits > answer.capacity;
-            let is_first = is_first(entry);
+            let is_first = entry.waiter.claimant.as_ref() == Some(&claim.claimant);
             still_waits |= is_first;
             entry.claimed_since_question |= is_first && claim.is_due;
             if is_hopeless || answer.must_ask && is_first {
-                entry.wake();
+                entry.waiter.mailbox.ask();
             }
         }
         self.offer(answer.others);
@@ -229,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn waiter(permits: u32) -> PermitWaiter {
-        PermitWaiter { permits, since: Moment::START, parker: Arc::default(), claimant: None }
+        PermitWaiter { permits, since: Moment::START, mailbox: Mailbox::mine(), claimant: None }
     }
 
     fn queue(requests: &[u32]) -> (PermitQueue, Vec<PermitTicket>) {
@@ -240,7 +221,7 @@ mod tests {
 
     /// Returns the requests of the callers that have to ask.
     fn asking(queue: &PermitQueue) -> Vec<u32> {
-        let woken = queue.entries.iter().filter(|entry| entry.must_ask);
+        let woken = queue.entries.iter().filter(|entry| entry.waiter.mailbox.must_ask());
         woken.map(|entry| entry.waiter.permits).collect()
     }
 
@@ -255,7 +236,7 @@ mod tests {
             (&[2, 3], 0, &[]),
             (&[], 3, &[]),
         ] {
-            let (mut queue, _) = queue(requests);
+            let (queue, _) = queue(requests);
             assert_eq!(queue.offer(offer), !expected.is_empty(), "{requests:?}, {offer}");
             assert_eq!(asking(&queue), expected, "{requests:?}, {offer}");
         }
@@ -263,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_hint_wakes_the_oldest_caller_if_none_fits() {
-        let (mut queue, _) = queue(&[5, 4, 3]);
+        let (queue, _) = queue(&[5, 4, 3]);
         queue.hint(2);
         assert_eq!(asking(&queue), [5]);
         queue.hint(3);
@@ -277,11 +258,11 @@ mod tests {
         woken.leave(tickets[0]);
         assert_eq!(asking(&woken), [1]);
 
-        let (mut unanswered, tickets) = queue(&[1, 1]);
+        let (mut unanswered, tickets) = queue(&[1, 2]);
         unanswered.begin_question(tickets[0]);
-        assert!(!unanswered.must_ask(tickets[0]));
+        assert!(asking(&unanswered).is_empty());
         unanswered.leave(tickets[0]);
-        assert!(unanswered.must_ask(tickets[1]));
+        assert_eq!(asking(&unanswered), [2]);
 
         let (mut answered, tickets) = queue(&[1, 1]);
         answered.begin_question(tickets[0]);
@@ -296,7 +277,7 @@ mod tests {
         queue.begin_question(tickets[0]);
         queue.hint(1);
         queue.end_question(tickets[0]);
-        assert!(queue.must_ask(tickets[0]));
+        assert_eq!(asking(&queue), [1]);
     }
 
     #[test]
@@ -388,7 +369,7 @@ mod tests {
     }
 
     fn nth(queue: &PermitQueue, at: usize, woken: bool) -> Option<PermitTicket> {
-        let fits = |entry: &&PermitEntry| !woken || entry.must_ask;
+        let fits = |entry: &&PermitEntry| !woken || entry.waiter.mailbox.must_ask();
         queue.entries.iter().filter(fits).nth(at).map(|entry| entry.ticket)
     }
 

@@ -99,11 +99,6 @@ pub(crate) struct PermitPlace {
 }
 
 impl PermitPlace {
-    /// Returns whether the caller has to ask the server.
-    pub(crate) fn must_ask(&self) -> bool {
-        self.callers.queue.lock().must_ask(self.ticket)
-    }
-
     /// Notes that the caller is about to ask. A later message has it ask again.
     pub(crate) fn begin_question(&self) {
         self.callers.queue.lock().begin_question(self.ticket);

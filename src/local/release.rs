@@ -10,7 +10,7 @@ use crate::local::hold::{Hold, HoldStatus};
 use crate::local::state::{HandOff, UnansweredRelease};
 use crate::local::table::HoldShare;
 use crate::transport::call::ConnectionId;
-use crate::transport::listener::channels::{Channel, SubscriptionState};
+use crate::transport::listener::channels::SubscriptionState;
 use crate::util::clock::Moment;
 
 /// The effect of the end of a share.
@@ -109,17 +109,16 @@ impl Local {
             ListensTo::ReadWrite => true,
             _ => rules.queueing() == Queueing::None,
         };
-        let is_own = |channel: &Arc<Channel>| {
-            channel.subscription() == SubscriptionState::Subscribed
-                && !(competes && channel.has_waiting_callers())
-        };
         let rivals = match listens {
             ListensTo::Grants => return,
             ListensTo::Nothing => Rivals::Polling,
             _ => {
-                let own = self.known_channel(listens).is_some_and(is_own);
-                let others = subscribers > u64::from(own);
-                if others { Rivals::Listening } else { Rivals::Absent }
+                let own_listens = self.known_channel(listens).is_some_and(|channel| {
+                    channel.subscription() == SubscriptionState::Subscribed
+                        && !(competes && channel.has_waiting_callers())
+                });
+                let others_listen = subscribers > u64::from(own_listens);
+                if others_listen { Rivals::Listening } else { Rivals::Absent }
             }
         };
         self.state.lock().fairness.release_answered(rivals);

@@ -8,20 +8,18 @@ use std::sync::Arc;
 use crate::command::owner::{HoldId, Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::kind::rules::OtherHold;
-use crate::local::fairness::{Fairness, YieldsTo};
+use crate::local::Caller;
+use crate::local::fairness::Fairness;
 use crate::local::hold::{HandoffBounds, Hold, HoldSettings, HoldStatus};
-use crate::local::queue::{Ticket, WaitQueue};
+use crate::local::queue::WaitQueue;
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldTable};
 use crate::local::waiters::Waiters;
-use crate::local::{Caller, Turn};
 use crate::transport::call::ConnectionId;
 use crate::util::clock::Moment;
 
 #[derive(Debug, Default)]
 pub(super) struct LocalState {
     pub(super) queue: WaitQueue<Caller>,
-    /// Holds that were handed off to callers that have not woken up yet.
-    pub(super) handed_off: Vec<(Ticket, Arc<Hold>)>,
     pub(super) holds: HoldTable,
     /// The number of grants and hand-offs so far.
     pub(super) acquired: u64,
@@ -38,8 +36,6 @@ pub(super) struct LocalState {
     pub(super) next_early_poll: Option<Moment>,
     /// The round of the latch at the last look of this process; 0 before the first look.
     pub(super) latch_round: u64,
-    /// Whether a poll found the lock free, or got no reply: the head of the queue has to ask.
-    pub(super) may_be_free: bool,
 }
 
 /// A release without a reply, and its connection.
@@ -66,7 +62,9 @@ impl LocalState {
         self.holds.retain(|entry| match entry.hold.status(now) {
             HoldStatus::Held => true,
             HoldStatus::Over { newly_lost } => {
-                lost.extend(newly_lost.then(|| Arc::clone(&entry.hold)));
+                if newly_lost {
+                    lost.push(Arc::clone(&entry.hold));
+                }
                 !entry.holder.has_ended() && (entry.guards > 0 || entry.is_relied_on())
             }
         });
@@ -78,17 +76,21 @@ impl LocalState {
     /// A hold that was granted after the deadline of `hold` stays: the thread of `hold` was paused
     /// for its whole lease, and the server has granted the lock again since.
     pub(super) fn lose_others(&mut self, hold: &Hold, holder: &Holder) -> Vec<Arc<Hold>> {
-        let is_lost = |entry: &&HoldEntry| {
+        let mut lost = Vec::new();
+        for entry in self.holds.iter() {
             let other = OtherHold {
                 kind: entry.hold.rules().kind(),
                 owner: entry.hold.owner(),
                 same_thread: entry.holder.is_same_thread(holder),
             };
-            !hold.rules().shares_with(hold.owner().as_bytes(), &other)
+            if !hold.rules().shares_with(hold.owner().as_bytes(), &other)
                 && entry.hold.granted_at() < hold.last_deadline()
                 && entry.hold.lose()
-        };
-        self.holds.iter().filter(is_lost).map(|entry| Arc::clone(&entry.hold)).collect()
+            {
+                lost.push(Arc::clone(&entry.hold));
+            }
+        }
+        lost
     }
 
     pub(super) fn enter(
@@ -136,12 +138,6 @@ impl LocalState {
         self.unanswered.last().map(|release| release.connection)
     }
 
-    /// Removes and returns the hold that was handed off to the caller with this ticket.
-    pub(super) fn take_handed_off(&mut self, ticket: Ticket) -> Option<Arc<Hold>> {
-        let at = self.handed_off.iter().position(|(to, _)| *to == ticket)?;
-        Some(self.handed_off.swap_remove(at).1)
-    }
-
     /// Hands the hold off to the head of the queue, if kind, lease and bounds allow it.
     ///
     /// The returned settings have to be dropped without the mutex.
@@ -151,20 +147,22 @@ impl LocalState {
         now: Moment,
         bounds: &HandoffBounds,
     ) -> Option<HandOff> {
-        let (ticket, head) = self.queue.head()?;
+        let (_, head) = self.queue.head()?;
         let (holder, request, to) = (head.holder.clone(), head.request, head.settings.clone());
         let fits = request.renewed
             && hold.rules().kind() == request.rules.kind()
             && self.is_only_hold_of_its_thread(hold);
-        let from = fits.then(|| hold.hand_off(now, bounds, &holder, &to))??;
+        if !fits {
+            return None;
+        }
+        let from = hold.hand_off(now, bounds, &holder, &to)?;
         let entry = self.holds.entry_mut(hold)?;
         entry.holder = holder;
         entry.guards = 1;
         self.acquired += 1;
         self.fairness.handed_off();
-        self.handed_off.push((ticket, Arc::clone(hold)));
         if let Some(caller) = self.queue.pop() {
-            caller.parker.unpark();
+            caller.mailbox.hand_off(Arc::clone(hold));
         }
         self.wake_head();
         Some(HandOff { from, to })
@@ -180,22 +178,9 @@ impl LocalState {
         !self.holds.iter().any(beside)
     }
 
-    /// Returns the turn of a caller that asks the server unless it has to yield.
-    pub(super) fn turn_to_ask(
-        &mut self,
-        now: Moment,
-        bounds: &HandoffBounds,
-        yields: YieldsTo,
-    ) -> Turn {
-        match self.fairness.yield_until(now, bounds, yields) {
-            Some(end) => Turn::Yield(end),
-            None => Turn::AskWhenDue(self.unanswered_release()),
-        }
-    }
-
     pub(super) fn wake_head(&self) {
         if let Some((_, head)) = self.queue.head() {
-            head.parker.unpark();
+            head.mailbox.wake();
         }
     }
 }

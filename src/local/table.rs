@@ -138,7 +138,11 @@ impl<H> HoldTable<H> {
     ) -> Option<(Arc<H>, HoldShare)> {
         let eligible = || self.0.iter().filter(|entry| is_eligible(&entry.hold));
         let own = |entry: &&HoldEntry<H>| entry.detached > 0 && entry.holder.is_thread(thread);
-        let unattended = || eligible().filter(|entry| entry.is_unattended());
+        // Any thread may end these.
+        let is_unattended = |entry: &&HoldEntry<H>| {
+            entry.holder.has_ended() || entry.holder.is_owned() && entry.detached > 0
+        };
+        let unattended = || eligible().filter(is_unattended);
         let found = eligible().find(own);
         let found = found.or_else(|| unattended().find(|entry| is_valid(&entry.hold)));
         let entry = found.or_else(|| unattended().next())?;
@@ -179,18 +183,13 @@ impl<H> HoldEntry<H> {
     pub(crate) fn is_owned_guard_of(&self, thread: ThreadId) -> bool {
         self.guards > 0 && self.holder.was_taken_by(thread)
     }
-
-    /// Returns whether any thread may end this hold.
-    fn is_unattended(&self) -> bool {
-        self.holder.has_ended() || self.holder.is_owned() && self.detached > 0
-    }
 }
 
 impl HoldEntry {
     /// Counts one more guard for a re-entry. Fails with `is_lost` if the hold is over.
     pub(crate) fn re_enter(&mut self, now: Moment) -> Result<EntryOutcome> {
         if self.hold.status(now) != HoldStatus::Held {
-            return Err(lost(&self.hold));
+            return Err(lost_with_guard(self.hold.lost_reason()));
         }
         self.guards += 1;
         Ok(EntryOutcome::Reentered(Arc::clone(&self.hold)))
@@ -209,15 +208,17 @@ impl HoldEntry {
             owner: self.hold.owner(),
             same_thread: !request.owned,
         };
-        match request.rules.shares_with(owner, &other) {
-            true if valid && other.same_thread && other.kind != request.rules.kind() => {
-                Ok(EntryOutcome::Beside(self.hold.owner().clone()))
-            }
-            true => Ok(EntryOutcome::New),
-            false if request.owned && !(valid && request.waits) => Ok(EntryOutcome::New),
-            false if !valid => Err(lost(&self.hold)),
-            false if !request.waits => Ok(EntryOutcome::Busy),
-            false => Err(deadlock(other.kind)),
+        if request.rules.shares_with(owner, &other) {
+            let beside = valid && other.same_thread && other.kind != request.rules.kind();
+            Ok(if beside { EntryOutcome::Beside(other.owner.clone()) } else { EntryOutcome::New })
+        } else if request.owned && !(valid && request.waits) {
+            Ok(EntryOutcome::New)
+        } else if !valid {
+            Err(lost_with_guard(self.hold.lost_reason()))
+        } else if !request.waits {
+            Ok(EntryOutcome::Busy)
+        } else {
+            Err(deadlock(other.kind))
         }
     }
 
@@ -238,11 +239,8 @@ impl HoldEntry {
 }
 
 /// Returns the error for the thread of a lost hold, which still has a guard or a detached share.
-fn lost(hold: &Hold) -> Error {
-    lost_with_guard(hold.lost_reason())
-}
-
-/// Returns the same error for the given reason of the loss. Red locks use it too.
+///
+/// Red locks use it too.
 pub(crate) fn lost_with_guard(reason: LostReason) -> Error {
     Error::lost(reason, "this thread lost the lock, and still has a guard or a detached hold of it")
 }

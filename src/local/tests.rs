@@ -52,9 +52,9 @@ impl Local {
         let ticket = self.join(waits, now);
         let patience = if waits { Patience::Forever } else { Patience::None };
         let caller = YieldsTo::of(patience, now);
-        let yields = match self.turn(ticket, now, caller) {
+        let yields = match self.turn(Some(ticket), now, caller) {
             Turn::Yield(end) => Some(end),
-            Turn::AskWhenDue(_) => None,
+            Turn::Ask { .. } => None,
             other => panic!("not the head of the queue: {other:?}"),
         };
         self.grant_and_release(ticket, now, Duration::from_micros(100));
@@ -91,13 +91,14 @@ fn a_refusal_because_of_a_hold_of_this_process_does_not_end_a_run() {
     let first = local.join(true, at(0));
     let hold = local.grant(first, at(0), Duration::ZERO);
     let next = local.join(true, at(0));
-    assert!(matches!(local.turn(next, at(50_000), YieldsTo::Anybody), Turn::HeldHere));
+    let turn = local.turn(Some(next), at(50_000), YieldsTo::Anybody);
+    assert!(matches!(turn, Turn::Ask { held_here: true, .. }));
     local.refused(at(50_000), at(50_000), true);
     assert_eq!(
         local.end(&hold, HoldShare::Guard, || at(60_000), || ConnectionId::at(0, 0)),
         EndOutcome::Queued
     );
-    assert!(matches!(local.turn(next, at(60_000), YieldsTo::Anybody), Turn::Yield(_)));
+    assert!(matches!(local.turn(Some(next), at(60_000), YieldsTo::Anybody), Turn::Yield(_)));
 }
 
 #[test]

@@ -1,80 +1,51 @@
-//! The next step of a caller in the queue, and the facts that decide it.
+//! The turn of a caller, and the facts that decide it.
 
 use std::mem;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::owner::HoldId;
 use crate::error::Error;
 use crate::kind::rules::ListensTo;
 use crate::local::Local;
 use crate::local::fairness::YieldsTo;
-use crate::local::hold::Hold;
 use crate::local::queue::Ticket;
-use crate::local::waiters::{WaiterGrant, WaiterNews};
 use crate::transport::call::ConnectionId;
 use crate::util::clock::Moment;
 
 /// The span in which early polls for one lock go out together.
 const EARLY_GRAIN: Duration = Duration::from_millis(5);
 
-/// The next step of a caller in the queue.
-///
-/// The connection in a turn has a release without a reply. The acquire command has to follow that
-/// release on the same connection, to see its effect.
+/// What a caller without news may do, as far as this process knows.
 #[derive(Debug)]
 pub(crate) enum Turn {
     /// Wait: another caller is the head of the queue.
     Behind,
-    /// Wait for the end of a hold of this process; meanwhile ask only at the poll interval.
-    HeldHere,
-    /// Ask the server when the retry schedule says so: no thread of this process holds the lock,
-    /// or the caller is in no queue.
-    AskWhenDue(Option<ConnectionId>),
-    /// Ask the server at once, because a poll found the lock free or got no reply. `held_here`
-    /// is set if a thread of this process has a valid hold all the same.
-    AskAtOnce { connection: Option<ConnectionId>, held_here: bool },
     /// Do not ask before this moment: the process yields to others.
     Yield(Moment),
-    /// Done: the hold was handed off to the caller.
-    HandedOff(Arc<Hold>),
-    /// A server has granted the lock to the caller by message.
-    Granted(WaiterGrant),
+    /// Ask the server when the retry schedule says so: the caller is the head of the queue, or in
+    /// no queue.
+    Ask {
+        /// Whether a thread of this process holds the lock, in front of the queue.
+        held_here: bool,
+        /// The connection of a release without a reply. The acquire command has to follow that
+        /// release on the same connection, to see its effect.
+        connection: Option<ConnectionId>,
+    },
 }
 
 impl Local {
-    /// Returns the next step of a caller that is in no queue of this process.
-    pub(crate) fn turn_unqueued(&self, hold: HoldId, now: Moment, yields: YieldsTo) -> Turn {
+    /// Returns the turn of the caller with this ticket, or of a caller in no queue.
+    pub(crate) fn turn(&self, ticket: Option<Ticket>, now: Moment, yields: YieldsTo) -> Turn {
         let mut state = self.state.lock();
-        let lost = state.end_expired(now);
-        let connection = state.unanswered_release();
-        let turn = match state.waiters.take_news(hold.number()) {
-            WaiterNews::Granted(grant) => Turn::Granted(grant),
-            WaiterNews::MustAsk => Turn::AskAtOnce { connection, held_here: false },
-            WaiterNews::None => state.turn_to_ask(now, &self.bounds, yields),
-        };
-        drop(state);
-        self.report_lost(lost);
-        turn
-    }
-
-    /// Returns the next step of the caller with this ticket.
-    pub(crate) fn turn(&self, ticket: Ticket, now: Moment, yields: YieldsTo) -> Turn {
-        let mut state = self.state.lock();
-        if let Some(hold) = state.take_handed_off(ticket) {
-            return Turn::HandedOff(hold);
-        }
-        if !state.queue.is_head(ticket) {
+        if ticket.is_some_and(|ticket| !state.queue.is_head(ticket)) {
             return Turn::Behind;
         }
         let lost = state.end_expired(now);
-        let held_here = state.is_held(now);
-        let turn = if mem::take(&mut state.may_be_free) {
-            Turn::AskAtOnce { connection: state.unanswered_release(), held_here }
-        } else if held_here {
-            Turn::HeldHere
-        } else {
-            state.turn_to_ask(now, &self.bounds, yields)
+        let held_here = ticket.is_some() && state.is_held(now);
+        let yield_until =
+            if held_here { None } else { state.fairness.yield_until(now, &self.bounds, yields) };
+        let turn = match yield_until {
+            Some(end) => Turn::Yield(end),
+            None => Turn::Ask { held_here, connection: state.unanswered_release() },
         };
         drop(state);
         self.report_lost(lost);
@@ -107,14 +78,11 @@ impl Local {
     /// Returns whether the watchdog has to poll again, because callers wait.
     pub(crate) fn keep_polling(&self) -> bool {
         let mut state = self.state.lock();
-        state.polled = !state.queue.is_empty() || !state.waiters.is_empty() || self.awaits_count();
+        state.polled = !state.queue.is_empty()
+            || !state.waiters.is_empty()
+            || self.known_permits().is_some_and(|callers| callers.await_permits())
+            || self.known_channel(ListensTo::Latch).is_some_and(|it| it.has_waiting_callers());
         state.polled
-    }
-
-    /// Returns whether callers wait for permits or for a latch.
-    fn awaits_count(&self) -> bool {
-        let latch = self.known_channel(ListensTo::Latch);
-        self.awaits_permits() || latch.is_some_and(|channel| channel.has_waiting_callers())
     }
 
     /// Returns whether the latch is in another round than at the last call.
@@ -127,11 +95,6 @@ impl Local {
             *known = round;
         }
         is_new
-    }
-
-    /// Returns whether callers wait for permits.
-    pub(crate) fn awaits_permits(&self) -> bool {
-        self.known_permits().is_some_and(|callers| callers.await_permits())
     }
 
     /// Returns whether an early poll has to be planned for `at`, and notes that one is.
@@ -161,10 +124,10 @@ impl Local {
     }
 
     /// Has the head of the queue ask: a poll found the lock free, or got no reply.
-    pub(crate) fn set_may_be_free(&self) {
-        let mut state = self.state.lock();
-        state.may_be_free = true;
-        state.wake_head();
+    pub(crate) fn may_be_free(&self) {
+        if let Some((_, head)) = self.state.lock().queue.head() {
+            head.mailbox.ask();
+        }
     }
 
     /// Stores the error of the last acquire of this process; `None` if there was a reply.

@@ -24,9 +24,9 @@ use crate::kind::queued::{HeartbeatReply, OwnHold};
 use crate::kind::rules::{KindRules, TermsSince};
 use crate::local::Local;
 use crate::local::hold;
+use crate::local::mailbox::Mailbox;
 use crate::transport::topology::route::Generation;
 use crate::util::clock::{Moment, jittered};
-use crate::util::sync::Parker;
 use crate::util::system::HashMap;
 
 /// The number of grant leases after which a caller asks again, whatever the heartbeats say.
@@ -81,21 +81,10 @@ pub(super) struct Waiters {
 
 #[derive(Debug)]
 struct Waiter {
-    parker: Arc<Parker>,
+    mailbox: Arc<Mailbox>,
     base: GrantBase,
     /// The terms of the client at the last acquire with an answer.
     terms_since: Option<TermsSince>,
-    grant: Option<WaiterGrant>,
-    /// Whether the caller has to send an acquire, because it may have lost its place.
-    must_ask: bool,
-}
-
-/// The news of a caller that waits for a grant.
-#[derive(Debug)]
-pub(super) enum WaiterNews {
-    Granted(WaiterGrant),
-    MustAsk,
-    None,
 }
 
 impl Waiters {
@@ -111,16 +100,6 @@ impl Waiters {
         self.by_hold.remove(&hold);
     }
 
-    /// Takes the news of the caller with this hold number.
-    pub(super) fn take_news(&mut self, hold: u64) -> WaiterNews {
-        let Some(waiter) = self.by_hold.get_mut(&hold) else { return WaiterNews::None };
-        match (waiter.grant.take(), std::mem::take(&mut waiter.must_ask)) {
-            (Some(grant), _) => WaiterNews::Granted(grant),
-            (None, true) => WaiterNews::MustAsk,
-            (None, false) => WaiterNews::None,
-        }
-    }
-
     /// Passes a grant by message to its caller.
     ///
     /// Returns `false` if no caller waits with its number. Tokens of different servers cannot be
@@ -131,12 +110,12 @@ impl Waiters {
         let base = self.heartbeat.filter(|beat| waiter.base.sent < beat.sent);
         let base = base.unwrap_or(waiter.base);
         if base.generation != generation {
-            waiter.ask();
+            waiter.mailbox.ask();
         } else if base.token_bound < message.token {
-            waiter.grant(WaiterGrant::new(&base, message.token, message.lease));
+            waiter.mailbox.grant(WaiterGrant::new(&base, message.token, message.lease));
         } else if waiter.base.token_bound < message.token {
             // The grant has ended since the caller was queued: it has no place any more.
-            waiter.ask();
+            waiter.mailbox.ask();
         }
         true
     }
@@ -149,13 +128,12 @@ impl Waiters {
     fn ask_if_outdated(&mut self, token_bound: u64, now: Moment, grant_lease: Duration) {
         let heartbeat = self.heartbeat.map_or(Moment::START, |base| base.sent);
         for (hold, waiter) in &mut self.by_hold {
-            let has_ended = |grant: &WaiterGrant| grant.token <= token_bound;
             let last_answer = waiter.base.sent.max(heartbeat);
             let may_have_missed_one = hold::deadline(last_answer, grant_lease) <= now;
             let patience = jittered(grant_lease.saturating_mul(LEASES_BEFORE_ASKING), *hold);
-            let is_due = may_have_missed_one || waiter.base.sent + patience <= now;
-            if waiter.grant.take_if(|grant| has_ended(grant)).is_some() || is_due {
-                waiter.ask();
+            waiter.mailbox.end_grants(token_bound);
+            if may_have_missed_one || waiter.base.sent + patience <= now {
+                waiter.mailbox.ask();
             }
         }
     }
@@ -172,31 +150,20 @@ impl Waiters {
             return;
         }
         self.terms_since = since;
-        let queued = self.by_hold.values_mut().filter(|waiter| waiter.terms_since.is_some());
-        queued.filter(|waiter| waiter.terms_since != Some(since)).for_each(Waiter::ask);
+        for waiter in self.by_hold.values() {
+            if waiter.terms_since.is_some_and(|known| known != since) {
+                waiter.mailbox.ask();
+            }
+        }
     }
 }
 
 impl Waiter {
-    fn ask(&mut self) {
-        self.must_ask = true;
-        self.parker.unpark();
-    }
-
     /// Returns whether the caller may have a hold that a heartbeat found.
     ///
     /// `false` if the caller was refused after the heartbeat was sent, and the hold is older.
     fn may_have(&self, hold: OwnHold, heartbeat: &GrantBase) -> bool {
         self.base.sent <= heartbeat.sent || self.base.token_bound < hold.token
-    }
-
-    /// Stores a grant, unless a known grant is later, or is the same grant and lasts longer.
-    fn grant(&mut self, grant: WaiterGrant) {
-        let order = |grant: &WaiterGrant| (grant.token, grant.deadline());
-        if self.grant.is_none_or(|known| order(&known) < order(&grant)) {
-            self.grant = Some(grant);
-        }
-        self.parker.unpark();
     }
 }
 
@@ -208,16 +175,10 @@ impl Local {
         &self,
         hold: u64,
         rules: &'static dyn KindRules,
-        parker: &Arc<Parker>,
+        mailbox: &Arc<Mailbox>,
         base: GrantBase,
     ) {
-        let waiter = || Waiter {
-            parker: Arc::clone(parker),
-            base,
-            terms_since: None,
-            grant: None,
-            must_ask: false,
-        };
+        let waiter = || Waiter { mailbox: Arc::clone(mailbox), base, terms_since: None };
         let waiters = &mut self.state.lock().waiters;
         waiters.rules = Some(rules);
         waiters.by_hold.entry(hold).or_insert_with(waiter);
@@ -230,10 +191,10 @@ impl Local {
             waiter.terms_since = Some(terms_since);
             if waiter.base.sent < base.sent {
                 waiter.base = base;
-                waiter.grant.take_if(|grant| grant.token <= base.token_bound);
+                waiter.mailbox.end_grants(base.token_bound);
             }
             if base.sent < waiters.terms_sent && terms_since != waiters.terms_since {
-                waiter.ask();
+                waiter.mailbox.ask();
             }
         }
         waiters.note_terms(terms_since, base.sent);
@@ -241,7 +202,9 @@ impl Local {
 
     /// Has all callers that wait for grants send an acquire.
     pub(crate) fn ask_again(&self) {
-        self.state.lock().waiters.by_hold.values_mut().for_each(Waiter::ask);
+        for waiter in self.state.lock().waiters.by_hold.values() {
+            waiter.mailbox.ask();
+        }
     }
 
     /// Ends the registration of a caller.
@@ -281,12 +244,13 @@ impl Local {
     /// A caller that gives up returns the error. After an error that is no outage, the callers send
     /// acquires, whose errors end their calls.
     pub(crate) fn heartbeat_failed(&self, error: Option<&Error>) {
+        let Some(error) = error else { return };
         let state = &mut *self.state.lock();
-        if let Some(error) = error {
-            state.last_error = Some(error.clone());
-        }
-        if error.is_some_and(|error| !error.is_outage()) {
-            state.waiters.by_hold.values_mut().for_each(Waiter::ask);
+        state.last_error = Some(error.clone());
+        if !error.is_outage() {
+            for waiter in state.waiters.by_hold.values() {
+                waiter.mailbox.ask();
+            }
         }
     }
 
@@ -314,7 +278,7 @@ impl Local {
             && waiter.may_have(own, &base)
         {
             let lease = reply.left.unwrap_or_default();
-            waiter.grant(WaiterGrant::new(&base, own.token, lease));
+            waiter.mailbox.grant(WaiterGrant::new(&base, own.token, lease));
         }
         waiters.note_terms(reply.terms_since, base.sent);
     }

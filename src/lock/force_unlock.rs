@@ -18,7 +18,6 @@ use std::sync::Arc;
 
 use super::handle::SharedHandle;
 use crate::acquire::LockContext;
-use crate::cancel::Limit;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::events::Kind;
@@ -30,26 +29,25 @@ use crate::transport::pool::Target;
 /// Frees the lock with this name, whatever its kind; returns whether it was held.
 pub(crate) fn force_unlock(engine: Arc<Engine>, name: String) -> Result<bool> {
     let handle = SharedHandle::new(engine, name, Kind::default());
-    handle.run(handle.response_limit(), free)
-}
-
-/// Looks, and frees what the look has found, until the lock is free. The limit ends the loop.
-fn free(context: &LockContext, limit: &Limit<'_>) -> Result<bool> {
-    let LockContext { engine, local } = context;
-    let inspector = Inspector::new(engine, limit);
-    let mut target = Target::prefer(local.unanswered_release());
-    while let Some((kind, connection)) = inspector.kind_of_keys(local.name(), target)? {
-        // Listed before the lock is freed: a later holder in this process keeps its hold.
-        let held = local.holds();
-        let command = rules_for(kind).force_unlock(local.name());
-        let reply = engine.router.call(command, Target::Only(connection), limit)?;
-        if rules::read_release(reply.value)? != ReleaseReply::NotHeld {
-            held.iter().for_each(|hold| local.lose(hold));
-            return Ok(true);
+    handle.run(handle.response_limit(), |LockContext { engine, local }, limit| {
+        let inspector = Inspector::new(engine, limit);
+        let mut target = Target::prefer(local.unanswered_release());
+        // Frees what a look has found, until the lock is free. The limit ends the loop.
+        while let Some((kind, connection)) = inspector.kind_of_keys(local.name(), target)? {
+            // Listed before the lock is freed: a later holder in this process keeps its hold.
+            let held = local.holds();
+            let command = rules_for(kind).force_unlock(local.name());
+            let reply = engine.router.call(command, Target::Only(connection), limit)?;
+            if rules::read_release(reply.value)? != ReleaseReply::NotHeld {
+                for hold in &held {
+                    local.lose(hold);
+                }
+                return Ok(true);
+            }
+            target = Target::Prefer(connection);
         }
-        target = Target::Prefer(connection);
-    }
-    Ok(false)
+        Ok(false)
+    })
 }
 
 /// Returns the rules whose script frees a lock with such data, and wakes its waiters.

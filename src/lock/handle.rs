@@ -1,32 +1,24 @@
-//! [`Lock`], the handle of one lock: its type, its kinds and its settings.
+//! [`Lock`], the handle of one lock: its type and its kinds.
 //!
-//! `shared` has the parts that semaphores and latches have too; `verbs` acquires; `limits` bounds
-//! the time of a hold; `listener` sets the event listener; `queries` asks about a lock, and
-//! releases holds that have no guard; `holders` asks for the holders and the waiting callers. A
-//! handle keeps no state of an acquisition: each verb builds an [`AcquireCall`] and runs it.
+//! `shared` has the parts that semaphores and latches have too; `settings` has the `with_` methods;
+//! `verbs` acquires; `queries` asks about a lock, and releases holds that have no guard. A handle
+//! keeps no state of an acquisition: each verb builds an [`AcquireCall`] and runs it.
 
-mod holders;
-mod limits;
-mod listener;
 mod queries;
+mod settings;
 mod shared;
 mod verbs;
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::acquire::{AcquireCall, AcquireOptions, LockContext};
-use crate::cancel::CancelToken;
-use crate::command::name;
-use crate::command::owner;
 use crate::engine::Engine;
-use crate::error::Result;
-use crate::events::Kind;
+use crate::error::{Error, Result};
+use crate::events::HandleListener;
 use crate::kind::fair::Fair;
 use crate::kind::fenced::Fenced;
-use crate::kind::named::Named;
 use crate::kind::plain::Plain;
 use crate::kind::queued::Queued;
 use crate::kind::rules::{LockKind, LockRules};
@@ -180,30 +172,6 @@ pub type SpinLock = Lock<Spin>;
 /// [watchdog time-out]: crate::Builder::watchdog_timeout
 pub type QueueLock = Lock<Queued>;
 
-impl Lock<Queued> {
-    /// Sets the weight of this handle's waiting calls, from 1 to 10. No round trip.
-    ///
-    /// Default: 1. A waiter of weight `n` counts as arrived `n - 1`
-    /// [weight steps](crate::Builder::weight_step) earlier. The weight of a call does not change
-    /// while it waits, and has no effect on a call that does not wait.
-    ///
-    /// # Errors
-    /// Does not fail itself. The verbs return [`is_configuration`](crate::Error::is_configuration)
-    /// if the weight is not from 1 to 10.
-    ///
-    /// ```no_run
-    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
-    /// let urgent = client.queue_lock("reports").with_weight(10);
-    /// # let _ = urgent.try_lock()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    #[must_use = "the weight belongs to the lock that is returned"]
-    pub fn with_weight(mut self, weight: u32) -> QueueLock {
-        self.shared.set_weight(weight);
-        self
-    }
-}
-
 impl<K: LockKind> Clone for Lock<K> {
     fn clone(&self) -> Lock<K> {
         let Lock { shared, rules, holder, kind } = self;
@@ -214,50 +182,6 @@ impl<K: LockKind> Clone for Lock<K> {
 impl<K: LockKind> fmt::Debug for Lock<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.fmt("Lock", f)
-    }
-}
-
-impl Lock<Plain> {
-    /// Sets the name of the holder, such as the id of a job. No round trip.
-    ///
-    /// The name is the whole [owner field](crate#terms) in Redis. The holder is then the name and
-    /// not a thread: every caller with the same name can take the lock while another one has it, in
-    /// any thread, process or language. Redis counts the guards of the name: each guard adds one
-    /// and each release subtracts one, in one round trip each. The lock is free at zero. Waiting
-    /// callers do not queue in their process; each of them asks the server.
-    /// [`unlock`](Lock::unlock) releases a detached hold of this process. If there is none, it
-    /// subtracts one count of any process: the oldest.
-    ///
-    /// Each guard has a renewed or fixed lease, as with a thread. If its process dies, its count
-    /// stays until the key expires: at most one lease after the last renewal by any caller with
-    /// this name.
-    ///
-    /// Another caller with this name can release the hold of this guard. If the name is the owner
-    /// field of a Redisson thread, that thread can shorten the lease. The guard reports the loss
-    /// after the next renewal or check by the watchdog, at most a third of the
-    /// [watchdog time-out](crate::Builder::watchdog_timeout) later.
-    ///
-    /// # Errors
-    /// Does not fail itself. The verbs return [`is_invalid_name`](crate::Error::is_invalid_name) if
-    /// the name is empty, or is the owner field of a hold of this library. A verb that waits
-    /// returns [`is_deadlock`](crate::Error::is_deadlock) if this thread has a guard of the lock
-    /// under another name.
-    ///
-    /// ```no_run
-    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
-    /// let lock = client.lock("orders:42").with_holder("job-17");
-    /// let guard = lock.lock()?;           // in any process that works on job 17
-    /// guard.unlock()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    #[must_use = "the holder belongs to the lock that is returned"]
-    pub fn with_holder(mut self, holder: impl Into<String>) -> Lock {
-        let holder = holder.into();
-        self.shared.require(|_| check_holder(&holder));
-        self.shared.set_kind(Kind::Named);
-        self.rules = &Named;
-        self.holder = Some(holder.into());
-        self
     }
 }
 
@@ -272,81 +196,6 @@ impl<K: LockKind> Lock<K> {
     pub(crate) fn untyped(self) -> Lock {
         let Lock { shared, rules, holder, .. } = self;
         Lock { shared, rules, holder, kind: PhantomData }
-    }
-
-    /// Sets a fixed lease, which the watchdog does not renew. No round trip.
-    ///
-    /// The hold ends after `lease` at the latest, unless it is extended. Millisecond precision. The
-    /// verbs return [`is_configuration`](crate::Error::is_configuration) below 10 ms. More than a
-    /// hundred years means a hundred years.
-    ///
-    /// A nested call may ask for another lease than the hold of its thread has:
-    ///
-    /// | hold | nested call | effect on the hold |
-    /// | --- | --- | --- |
-    /// | renewed | fixed | none |
-    /// | fixed | fixed | extended if the new lease ends later, in one round trip |
-    /// | fixed | renewed | renewed from now on, until its last guard ends |
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
-    /// let lock = client.lock("report").with_lease(Duration::from_secs(55));
-    /// # let _ = lock.try_lock()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    #[must_use = "the lease belongs to the lock that is returned"]
-    pub fn with_lease(mut self, lease: Duration) -> Lock<K> {
-        self.shared.set_lease(lease);
-        self
-    }
-
-    /// Sets the label of this handle in exported metrics. No round trip.
-    ///
-    /// With the feature `metrics`, the numbers of [`Client::stats`](crate::Client::stats) are
-    /// exported for each kind and label. A label names a task of the program, such as `orders`. The
-    /// client and the recorder keep every label and its metrics as long as they live, so use few
-    /// labels, and never the name of a lock. Without the feature the label only appears in the
-    /// `Debug` form. [`Builder::label`](crate::Builder::label) is another label, that of the
-    /// client.
-    ///
-    /// A hold has the label of the handle that acquired it, after a hand-off the label of the
-    /// receiver's handle. Nested guards do not change the label.
-    /// [Exported metrics](crate#exported-metrics) has the details.
-    ///
-    /// # Errors
-    /// Does not fail itself. The verbs return [`is_configuration`](crate::Error::is_configuration)
-    /// if the label is empty, is longer than 256 bytes, or has control characters.
-    ///
-    /// ```no_run
-    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
-    /// let lock = client.lock("orders:42").with_label("orders");
-    /// # let _ = lock.try_lock()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    #[must_use = "the label belongs to the lock that is returned"]
-    pub fn with_label(mut self, label: impl AsRef<str>) -> Lock<K> {
-        self.shared.set_label(label.as_ref());
-        self
-    }
-
-    /// Sets a token by which another thread can end the waits of this handle. No round trip.
-    ///
-    /// Once the token is cancelled, every verb that acquires returns
-    /// [`is_cancelled`](crate::Error::is_cancelled), whether it waits or not. Guards stay valid.
-    ///
-    /// ```
-    /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
-    /// let stop = leasehold::CancelToken::new();
-    /// let lock = client.lock("orders:42").with_cancel(&stop);
-    /// stop.cancel();                      // from any thread
-    /// assert!(lock.lock().is_err_and(|error| error.is_cancelled()));
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    #[must_use = "the token belongs to the lock that is returned"]
-    pub fn with_cancel(mut self, token: &CancelToken) -> Lock<K> {
-        self.shared.set_cancel(token);
-        self
     }
 
     /// Returns the name of the lock, without the client's prefix.
@@ -365,6 +214,11 @@ impl<K: LockKind> Lock<K> {
         self.shared.settings().label()
     }
 
+    /// Returns the listener of this handle.
+    pub(crate) fn listener(&self) -> Option<&HandleListener> {
+        self.shared.settings().listener()
+    }
+
     /// Returns the call for this lock. The handle's settings replace absent options.
     pub(crate) fn acquire_call<'a>(
         &'a self,
@@ -374,12 +228,21 @@ impl<K: LockKind> Lock<K> {
         self.shared.acquire_call(self.rules, self.holder.as_ref(), options)
     }
 
+    /// Fails if the limit is too short, or if the kind does not permit the minimum.
+    pub(crate) fn check_limits(&self) -> Result<()> {
+        self.shared.check_max_hold()?;
+        if self.shared.settings().min_hold().is_none() || self.rules.early_release().is_some() {
+            return Ok(());
+        }
+        let text = format!("a {} cannot have a minimum hold", self.shared.kind());
+        Err(self.shared.named(Error::configuration(text)))
+    }
+
     /// Returns whether this thread holds the lock in a way that excludes this handle.
     pub(crate) fn blocks_own_thread(&self, owned: bool) -> bool {
-        let blocks = |context: &Arc<LockContext>| {
-            context.local.blocks_own_thread(self.rules, owned, clock::now())
-        };
-        self.shared.context().is_ok_and(blocks)
+        self.shared
+            .context()
+            .is_ok_and(|context| context.local.blocks_own_thread(self.rules, owned, clock::now()))
     }
 
     /// Returns the moment until which a caller has to yield, if it has to.
@@ -396,15 +259,5 @@ impl<K: LockKind> Lock<K> {
     /// Asks the servers of the lock's client for a reply. One round trip.
     pub(crate) fn ping(&self) -> Result<()> {
         self.shared.context()?.engine.ping()
-    }
-}
-
-fn check_holder(holder: &str) -> Result<()> {
-    match holder {
-        "" => Err(name::invalid("the name of the holder is empty")),
-        _ if owner::is_owner_field(holder) => {
-            Err(name::invalid("the name of the holder is the owner field of a leasehold hold"))
-        }
-        _ => Ok(()),
     }
 }

@@ -50,7 +50,9 @@ impl GuardSet for AllHolds {
     }
 
     fn watch(&self, parker: &Arc<Parker>) {
-        self.0.iter().for_each(|handle| handle.hold().watch(parker));
+        for handle in &self.0 {
+            handle.hold().watch(parker);
+        }
     }
 
     /// Registers one call with all holds. The first loss makes the call.
@@ -60,7 +62,9 @@ impl GuardSet for AllHolds {
             let call = Arc::clone(&call);
             handle.on_lost(move || {
                 let first = call.lock().take();
-                first.into_iter().for_each(|call| call());
+                if let Some(call) = first {
+                    call();
+                }
             });
         }
     }
@@ -71,7 +75,9 @@ impl GuardSet for AllHolds {
     }
 
     fn detach(self: Box<Self>) {
-        self.0.into_iter().for_each(HoldHandle::detach);
+        for handle in self.0 {
+            handle.detach();
+        }
     }
 
     /// Sends all releases before it waits for the first reply. Returns the first error.
@@ -82,10 +88,14 @@ impl GuardSet for AllHolds {
             let release = handle.begin_unlock(releases.last());
             releases.push(release);
         }
-        releases.iter().for_each(PendingRelease::flush);
-        let outcomes: Vec<_> =
-            releases.into_iter().map(|release| release.finish(response_limit)).collect();
-        outcomes.into_iter().collect()
+        for release in &releases {
+            release.flush();
+        }
+        let mut outcome = Ok(());
+        for release in releases {
+            outcome = outcome.and(release.finish(response_limit));
+        }
+        outcome
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::acquire::{AcquireCall, AcquireOptions};
+use crate::acquire::{AcquireOptions, LockContext};
 use crate::cancel::{CancelToken, ResponseLimit};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,7 +18,7 @@ use crate::kind::rules::LockKind;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{AllHolds, GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::lock::multi_verbs::multi_verbs;
-use crate::stats::{CallRecord, Label, Series};
+use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Patience};
 use acquire::MultiAcquire;
 
@@ -114,9 +114,11 @@ impl MultiLock {
     pub fn unlock(&self) -> Result<()> {
         let response_limit = self.response_limit();
         let members = self.distinct().map_err(|error| self.named(error))?;
-        let ended: Vec<_> =
-            members.iter().map(|member| member.0.unlock_within(response_limit)).collect();
-        ended.into_iter().collect()
+        let mut outcome = Ok(());
+        for member in members {
+            outcome = outcome.and(member.0.unlock_within(response_limit));
+        }
+        outcome
     }
 
     /// Returns whether any caller holds any of the members.
@@ -165,12 +167,11 @@ impl MultiLock {
     /// The errors of [`Lock::force_unlock`]; some members may then have been freed.
     pub fn force_unlock(&self) -> Result<bool> {
         let response_limit = self.response_limit();
-        let freed: Result<Vec<_>> = self
-            .members
-            .iter()
-            .map(|member| member.0.force_unlock_within(response_limit))
-            .collect();
-        Ok(freed?.contains(&true))
+        let mut was_held = false;
+        for member in &self.members {
+            was_held |= member.0.force_unlock_within(response_limit)?;
+        }
+        Ok(was_held)
     }
 
     /// Returns the response limit of a call that begins now without a deadline.
@@ -185,8 +186,20 @@ impl MultiLock {
         let mut members = Vec::with_capacity(self.members.len());
         for member in &self.members {
             let call = member.0.acquire_call(&options)?;
-            check_no_minimum(&call)?;
-            members.push((LockOrder::of(&call), member));
+            let LockContext { engine, local } = &**call.context;
+            // The release of several locks is not one step, so no member may have a minimum.
+            if call.settings.min_hold().is_some() {
+                let text = "a member of a MultiLock cannot have a minimum hold";
+                let name = Arc::clone(local.name().given());
+                return Err(Error::configuration(text).with_lock_name(name));
+            }
+            let order = LockOrder {
+                key: local.name().key().to_owned(),
+                client: engine.id,
+                kind: call.rules.kind(),
+                holder: call.holder_name.cloned(),
+            };
+            members.push((order, member));
         }
         if members.is_empty() {
             return Err(Error::configuration("a MultiLock needs at least one lock"));
@@ -215,7 +228,10 @@ impl MultiLock {
 
     fn take_all(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         let members = self.distinct()?;
-        let clients = clients(&members)?;
+        let mut clients =
+            members.iter().map(|member| member.0.engine()).collect::<Result<Vec<_>>>()?;
+        clients.sort_by_key(|client| client.id);
+        clients.dedup_by_key(|client| client.id);
         let stats: Vec<_> = clients.iter().map(|client| series(client, &members)).collect();
         let record = CallRecord::new(&stats);
         let options = AcquireOptions {
@@ -239,37 +255,17 @@ impl MultiLock {
     }
 }
 
-/// Fails if a member has a minimum hold: the release of several locks is not one step.
-fn check_no_minimum(call: &AcquireCall<'_>) -> Result<()> {
-    match call.settings.min_hold() {
-        None => Ok(()),
-        Some(_) => {
-            let error = Error::configuration("a member of a MultiLock cannot have a minimum hold");
-            Err(error.with_lock_name(Arc::clone(call.context.local.name().given())))
-        }
-    }
-}
-
-/// Returns the clients of the members, each once.
-fn clients<'a>(members: &[&'a AnyLock]) -> Result<Vec<&'a Arc<Engine>>> {
-    let mut clients = members.iter().map(|member| member.0.engine()).collect::<Result<Vec<_>>>()?;
-    clients.sort_by_key(|client| client.id);
-    clients.dedup_by_key(|client| client.id);
-    Ok(clients)
-}
-
 /// Returns the statistics of a client for calls of the multi lock.
+///
+/// The label is that of the members of this client; there is none if they have different labels.
 fn series<'a>(client: &'a Arc<Engine>, members: &[&AnyLock]) -> Series<'a> {
-    client.events.stats().series(|| ("multi", common_label(client, members)))
-}
-
-/// Returns the label of the members of this client; `None` if they have different labels.
-fn common_label(client: &Arc<Engine>, members: &[&AnyLock]) -> Option<Label> {
-    let is_own =
-        |member: &&&AnyLock| member.0.engine().is_ok_and(|engine| Arc::ptr_eq(engine, client));
-    let mut labels = members.iter().filter(is_own).map(|member| member.0.label());
-    let first = labels.next()?;
-    first.filter(|_| labels.all(|label| label == first)).cloned()
+    client.events.stats().series(|| {
+        let is_own =
+            |member: &&&AnyLock| member.0.engine().is_ok_and(|engine| Arc::ptr_eq(engine, client));
+        let mut labels = members.iter().filter(is_own).map(|member| member.0.label());
+        let first = labels.next().flatten();
+        ("multi", first.filter(|_| labels.all(|label| label == first)).cloned())
+    })
 }
 
 /// The identity of a member, ordered. All callers take their members in this order.
@@ -279,14 +275,6 @@ struct LockOrder {
     client: uuid::Uuid,
     kind: Kind,
     holder: Option<Arc<str>>,
-}
-
-impl LockOrder {
-    fn of(call: &AcquireCall<'_>) -> LockOrder {
-        let (engine, name) = (&call.context.engine, call.context.local.name());
-        let (kind, holder) = (call.rules.kind(), call.holder_name.cloned());
-        LockOrder { key: name.key().to_owned(), client: engine.id, kind, holder }
-    }
 }
 
 multi_verbs!(MultiLock);

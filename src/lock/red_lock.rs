@@ -369,20 +369,6 @@ impl RedLock {
         outcome.map_err(|error| self.named(error))
     }
 
-    /// Fails if this thread would wait for itself.
-    ///
-    /// It would if it holds the lock in another way on so many servers that no majority is left.
-    fn check_own_locks(&self, owned: bool) -> Result<()> {
-        let blocked =
-            self.members.iter().filter(|member| member.lock.blocks_own_thread(owned)).count();
-        let held_here = self.local.count() > 0;
-        if !held_here && blocked > self.members.len() - self.quorum() {
-            Err(local::deadlock())
-        } else {
-            Ok(())
-        }
-    }
-
     fn take_majority(
         &self,
         patience: Patience,
@@ -392,11 +378,16 @@ impl RedLock {
         self.check_not_ended()?;
         self.lease.map(checked_lease).transpose()?;
         self.members.iter().try_for_each(|member| member.lock.check_limits())?;
-        if patience != Patience::None {
-            self.check_own_locks(owned)?;
+        let waits = patience != Patience::None;
+        if waits {
+            // The thread would wait for itself if it held the lock in another way, on so many
+            // servers that no majority is left.
+            let own = self.members.iter().filter(|member| member.lock.blocks_own_thread(owned));
+            if own.count() > self.members.len() - self.quorum() && self.local.count() == 0 {
+                return Err(local::deadlock());
+            }
         }
         let parker = Parker::mine();
-        let waits = patience != Patience::None;
         match self.local.enter(RedEntryRequest { owned, waits }, &parker)? {
             RedEntryOutcome::Reentered(hold) => {
                 let handle = self.handle(hold);

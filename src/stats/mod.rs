@@ -377,11 +377,6 @@ impl StatsRecorder {
         }
     }
 
-    /// Counts a loss that the reply to a release revealed.
-    fn release_found_no_hold(&self) {
-        self.released_after_expiry.add(1);
-    }
-
     /// Counts a lost hold.
     fn lost(&self, reason: LostReason) {
         match reason {

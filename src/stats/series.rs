@@ -62,7 +62,7 @@ impl Series<'_> {
 
     /// Counts a loss that the reply to a release revealed. The loss itself is counted too.
     pub(crate) fn release_found_no_hold(&self) {
-        self.recorder.release_found_no_hold();
+        self.recorder.released_after_expiry.add(1);
         self.exported.count(CounterMetric::ReleasedAfterExpiry);
         // The release has lowered the gauge, and the loss does it again.
         self.exported.raise(GaugeMetric::Held);
@@ -115,24 +115,6 @@ impl Series<'_> {
         self.exported.record(HistogramMetric::Wait, wait);
         self.exported.lower(GaugeMetric::Waiting);
     }
-
-    /// Counts a call without a wait that did not get the lock.
-    pub(super) fn refused(&self) {
-        self.recorder.refused.add(1);
-        self.exported.count(CounterMetric::Refused);
-    }
-
-    /// Counts a call whose deadline has passed.
-    pub(super) fn timed_out(&self) {
-        self.recorder.timed_out.add(1);
-        self.exported.count(CounterMetric::TimedOut);
-    }
-
-    /// Counts a call that a token ended.
-    pub(super) fn cancelled(&self) {
-        self.recorder.cancelled.add(1);
-        self.exported.count(CounterMetric::Cancelled);
-    }
 }
 
 /// Counts one call of an acquiring verb, once for each client of its locks.
@@ -169,13 +151,19 @@ impl<'a> CallRecord<'a> {
         patience: Patience,
         outcome: Result<Option<T>>,
     ) -> Result<Option<T>> {
-        for client in self.clients {
-            match &outcome {
-                Ok(None) if patience == Patience::None => client.refused(),
-                Ok(None) => client.timed_out(),
-                Err(error) if error.is_cancelled() => client.cancelled(),
-                Ok(Some(_)) | Err(_) => {}
-            }
+        for Series { recorder, exported } in self.clients {
+            let (counter, metric) = match &outcome {
+                Ok(None) if patience == Patience::None => {
+                    (&recorder.refused, CounterMetric::Refused)
+                }
+                Ok(None) => (&recorder.timed_out, CounterMetric::TimedOut),
+                Err(error) if error.is_cancelled() => {
+                    (&recorder.cancelled, CounterMetric::Cancelled)
+                }
+                Ok(Some(_)) | Err(_) => continue,
+            };
+            counter.add(1);
+            exported.count(metric);
         }
         outcome
     }

@@ -68,7 +68,15 @@ pub struct CountDownLatch(SharedHandle);
 impl CountDownLatch {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> CountDownLatch {
         let mut handle = SharedHandle::new(engine, name, Kind::Latch);
-        handle.require(check_slot);
+        // Redisson puts braces around a name with braces too, so the channel of such a latch is in
+        // another slot than the key.
+        handle.require(|LockContext { engine, local }| {
+            if engine.is_cluster() && local.name().key().contains('{') {
+                Err(name::invalid("the name of a latch in a cluster must not have braces"))
+            } else {
+                Ok(())
+            }
+        });
         CountDownLatch(handle)
     }
 
@@ -278,16 +286,6 @@ impl CountDownLatch {
 impl fmt::Debug for CountDownLatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt("CountDownLatch", f)
-    }
-}
-
-/// Refuses a name with braces in a cluster. Redisson puts braces around such a name too, so the
-/// channel is in another slot than the key.
-fn check_slot(context: &LockContext) -> Result<()> {
-    if context.engine.is_cluster() && context.local.name().key().contains('{') {
-        Err(name::invalid("the name of a latch in a cluster must not have braces"))
-    } else {
-        Ok(())
     }
 }
 

@@ -425,8 +425,9 @@ impl Semaphore {
 
     fn take(&self, count: u32, patience: Patience) -> Result<Option<Permit>> {
         check_permits(count).map_err(|error| self.handle.named(error))?;
+        self.handle.check_max_hold()?;
         let permits = PermitRequest { count, capacity: self.capacity };
-        let handle = self.handle.take_permits(&Permits, permits, patience)?;
+        let handle = self.handle.acquire_owned(&Permits, Some(permits), patience)?;
         Ok(handle.map(Permit::new))
     }
 }

@@ -67,9 +67,13 @@ impl Call {
         begin_script(&mut bytes, script, key_count, arg_count);
         let keys_at = bytes.len();
         let first_length = keys.clone().into_iter().next().map(<[u8]>::len);
-        keys.into_iter().for_each(|key| push_part(&mut bytes, key));
+        for key in keys {
+            push_part(&mut bytes, key);
+        }
         let args_at = bytes.len();
-        args.into_iter().for_each(|arg| push_part(&mut bytes, arg));
+        for arg in args {
+            push_part(&mut bytes, arg);
+        }
         let joining = script.joining.filter(|_| key_count == 1);
         Call {
             script: Some(script),
@@ -88,7 +92,9 @@ impl Call {
     pub(crate) fn command(parts: &[&[u8]]) -> Call {
         let mut bytes = Vec::with_capacity(64);
         begin(&mut bytes, parts.len());
-        parts.iter().for_each(|value| push_part(&mut bytes, value));
+        for part in parts {
+            push_part(&mut bytes, part);
+        }
         Call::new(bytes)
     }
 
@@ -170,13 +176,17 @@ impl Call {
         let call_count = parts.clone().count();
         let arg_count: usize = parts.clone().map(|(it, _)| it.arg_count).sum();
         begin_script(bytes, by, call_count, 1 + arg_count);
-        parts.clone().for_each(|(it, call)| bytes.extend_from_slice(&call[it.key..it.args]));
+        for (it, call) in parts.clone() {
+            bytes.extend_from_slice(&call[it.key..it.args]);
+        }
         begin_part(bytes, 2 * call_count);
-        parts
-            .clone()
-            .for_each(|(it, _)| bytes.extend([it.joining.code, b'0' + it.arg_count as u8]));
+        for (it, _) in parts.clone() {
+            bytes.extend([it.joining.code, b'0' + it.arg_count as u8]);
+        }
         bytes.extend_from_slice(b"\r\n");
-        parts.for_each(|(it, call)| bytes.extend_from_slice(&call[it.args..]));
+        for (it, call) in parts {
+            bytes.extend_from_slice(&call[it.args..]);
+        }
     }
 }
 

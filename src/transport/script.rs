@@ -75,8 +75,7 @@ impl Script {
     pub(crate) fn sharded(&self) -> Option<&Script> {
         let derive = || {
             let source = self.source.replace(PUBLISH.0, PUBLISH.1);
-            let script = |source| Box::new(Script::new(self.name, Cow::Owned(source)));
-            (source != self.source).then(|| script(source))
+            (source != self.source).then(|| Box::new(Script::new(self.name, Cow::Owned(source))))
         };
         self.sharded.get_or_init(derive).as_deref()
     }

@@ -64,12 +64,12 @@ fn nanos(span: Duration) -> u64 {
 
 /// Returns the current moment. No system call on Linux: the kernel maps the clock into the process.
 pub(crate) fn now() -> Moment {
-    now_of(boot_time, monotonic_time, &SUSPENDED)
+    now_of(|| clock::boot_time().map(Moment), || Moment(clock::monotonic_time()), &SUSPENDED)
 }
 
 /// Returns whether moments count the time for which the machine is suspended.
 pub(crate) fn counts_suspension() -> bool {
-    boot_time().is_some()
+    clock::boot_time().is_some()
 }
 
 per_process! {
@@ -89,14 +89,6 @@ fn now_of(
     let at_first = || boot_time().map_or(Duration::ZERO, |time| monotonic_time().until(time));
     let suspended = *suspended.get_or_init(at_first);
     boot_time().unwrap_or_else(|| monotonic_time() + suspended)
-}
-
-fn boot_time() -> Option<Moment> {
-    clock::boot_time().map(Moment)
-}
-
-fn monotonic_time() -> Moment {
-    Moment(clock::monotonic_time())
 }
 
 /// A time of day, for events.

@@ -48,11 +48,17 @@ impl Executor {
     /// After [`Executor::close`] each job gets a thread of its own that nobody joins, or is dropped
     /// if the system has no room for the thread.
     pub(crate) fn run(self: &Arc<Executor>, job: impl FnOnce() + Send + 'static) {
-        let admitted = self.0.lock().admit();
-        let Some((sender, new_worker)) = admitted else {
+        let mut state = self.0.lock();
+        if state.closed {
+            drop(state);
             drop(threads::detach("leasehold-jobs", job, |job| job()));
             return;
-        };
+        }
+        let (sender, queue) = state.queue.get_or_insert_with(channel::unbounded).clone();
+        state.open += 1;
+        let starts = state.open > state.threads && state.threads < MAX_THREADS;
+        state.threads += usize::from(starts);
+        drop(state);
         let executor = Arc::clone(self);
         let job: Job = Box::new(move || {
             threads::catch_panic("running a background job", job);
@@ -60,8 +66,8 @@ impl Executor {
         });
         // Sending fails only without a receiver, and each worker holds one.
         drop(sender.send(job));
-        if let Some(receiver) = new_worker {
-            self.start_worker(receiver);
+        if starts {
+            self.start_worker(queue);
         }
     }
 
@@ -77,10 +83,15 @@ impl Executor {
 
     /// Starts a worker for jobs that wait without one.
     pub(crate) fn start_missing_worker(&self) {
-        let missing = self.0.lock().claim_missing_worker();
-        if let Some(queue) = missing {
-            self.start_worker(queue);
+        let mut state = self.0.lock();
+        if state.threads > 0 || state.open == 0 {
+            return;
         }
+        let Some((_, queue)) = &state.queue else { return };
+        let queue = queue.clone();
+        state.threads = 1;
+        drop(state);
+        self.start_worker(queue);
     }
 
     /// Lets the threads end after the queued jobs, and returns them for joining.
@@ -91,31 +102,6 @@ impl Executor {
         drop(state);
         drop(queue);
         handles
-    }
-}
-
-impl ExecutorState {
-    /// Counts one more job. Returns `None` if the executor is closed.
-    ///
-    /// Returns the queue's sender, and a receiver if the caller has to start a worker.
-    fn admit(&mut self) -> Option<(Sender<Job>, Option<Receiver<Job>>)> {
-        if self.closed {
-            return None;
-        }
-        let (sender, receiver) = self.queue.get_or_insert_with(channel::unbounded);
-        let (sender, receiver) = (sender.clone(), receiver.clone());
-        self.open += 1;
-        let starts = self.open > self.threads && self.threads < MAX_THREADS;
-        self.threads += usize::from(starts);
-        Some((sender, starts.then_some(receiver)))
-    }
-
-    /// Counts the first worker if jobs wait for one, and returns its queue.
-    fn claim_missing_worker(&mut self) -> Option<Receiver<Job>> {
-        let is_missing = self.threads == 0 && self.open > 0;
-        let (_, receiver) = self.queue.as_ref().filter(|_| is_missing)?;
-        self.threads = 1;
-        Some(receiver.clone())
     }
 }
 

@@ -43,8 +43,12 @@ impl Log for LogLines {
         true
     }
 
+    /// Queues the line, or counts it as dropped, and has a thread that writes.
     fn log(&self, record: &Record<'_>) {
-        ProcessLines::mine().push(LogLine::of(record));
+        // Made before the mutex is locked, because it runs the `Display` of foreign values.
+        let (lines, line) = (ProcessLines::mine(), LogLine::of(record));
+        lines.lock().push(line);
+        lines.start_writer();
     }
 
     fn flush(&self) {}
@@ -114,25 +118,18 @@ impl ProcessLines {
     /// Returns the queue of this process.
     fn mine() -> &'static ProcessLines {
         let (id, mut lines): (_, &ProcessLines) = (process_id(), &FIRST);
-        let is_mine = |lines: &ProcessLines| {
-            let claimed =
-                lines.process.compare_exchange(0, id, Ordering::AcqRel, Ordering::Acquire);
-            claimed.unwrap_or_else(|owner| owner) == id || claimed.is_ok()
-        };
-        while !is_mine(lines) {
-            lines = lines.of_child.get_or_init(|| Box::new(ProcessLines::new()));
+        loop {
+            match lines.process.compare_exchange(0, id, Ordering::AcqRel, Ordering::Acquire) {
+                Err(owner) if owner != id => {
+                    lines = lines.of_child.get_or_init(|| Box::new(ProcessLines::new()));
+                }
+                _ => return lines,
+            }
         }
-        lines
     }
 
     fn lock(&self) -> MutexGuard<'_, LinesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Queues a line, or counts it as dropped, and has a thread that writes.
-    fn push(&'static self, line: LogLine) {
-        self.lock().push(line);
-        self.start_writer();
     }
 
     /// Starts the thread if there are lines and no thread. The next line tries again after a

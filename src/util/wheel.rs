@@ -127,7 +127,16 @@ impl<T> Wheel<T> {
 
     /// Holds `item` until `due`. The next `advance` fires an item that is due already.
     pub(crate) fn insert(&mut self, due: Moment, item: T) -> Key {
-        let index = self.free_entry();
+        let index = match self.free {
+            Some(free) => {
+                self.free = self.entries[free].next;
+                free
+            }
+            None => {
+                self.entries.push(WheelEntry::FREE);
+                self.entries.len() - 1
+            }
+        };
         let slot = slot_of(self.tick_of(due).max(self.reached));
         let entry = &mut self.entries[index];
         entry.item = Some(item);
@@ -155,7 +164,23 @@ impl<T> Wheel<T> {
         let last = self.tick_of(now).max(self.reached);
         let turn_end = self.reached.saturating_add(SLOTS as u64 - 1);
         for tick in self.reached..=last.min(turn_end) {
-            self.sweep(slot_of(tick), now, fired);
+            let slot = slot_of(tick);
+            if self.slots[slot].earliest > now {
+                continue;
+            }
+            // The earliest due time of the items that stay.
+            let mut earliest = Moment::END;
+            let mut cursor = self.slots[slot].first;
+            while let Some(index) = cursor {
+                let due = self.entries[index].due;
+                cursor = self.entries[index].next;
+                if due <= now {
+                    fired.extend(self.remove(index));
+                } else {
+                    earliest = earliest.min(due);
+                }
+            }
+            self.slots[slot].earliest = earliest;
         }
         self.reached = last;
     }
@@ -177,25 +202,6 @@ impl<T> Wheel<T> {
         moment.nanos().saturating_sub(self.start.nanos()) / self.tick
     }
 
-    /// Fires the items of one slot that are due, and stores the earliest due time of the rest.
-    fn sweep(&mut self, slot: usize, now: Moment, fired: &mut Vec<T>) {
-        if self.slots[slot].earliest > now {
-            return;
-        }
-        let mut earliest = Moment::END;
-        let mut cursor = self.slots[slot].first;
-        while let Some(index) = cursor {
-            let due = self.entries[index].due;
-            cursor = self.entries[index].next;
-            if due <= now {
-                fired.extend(self.remove(index));
-            } else {
-                earliest = earliest.min(due);
-            }
-        }
-        self.slots[slot].earliest = earliest;
-    }
-
     /// Empties an entry that holds an item. The key of the item then fits no item.
     fn remove(&mut self, index: usize) -> Option<T> {
         self.unlink(index);
@@ -204,16 +210,6 @@ impl<T> Wheel<T> {
         entry.generation += 1;
         entry.next = self.free.replace(index);
         entry.item.take()
-    }
-
-    /// Takes an entry from the chain of free entries, or adds a new one.
-    fn free_entry(&mut self) -> usize {
-        if let Some(index) = self.free {
-            self.free = self.entries[index].next;
-            return index;
-        }
-        self.entries.push(WheelEntry::FREE);
-        self.entries.len() - 1
     }
 
     /// Inserts an entry at the head of a slot's list.
@@ -230,23 +226,16 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Removes an entry from its slot's list.
+    /// Removes an entry from its slot's list, and resets the slot if the list is empty then.
     fn unlink(&mut self, index: usize) {
         let WheelEntry { slot, previous, next, .. } = self.entries[index];
         if let Some(next) = next {
             self.entries[next].previous = previous;
         }
-        match previous {
-            Some(previous) => self.entries[previous].next = next,
-            None => self.set_first(slot, next),
-        }
-    }
-
-    /// Changes the head of a slot's list, and resets the slot if the list is empty.
-    fn set_first(&mut self, slot: usize, first: Option<usize>) {
-        match first {
-            Some(_) => self.slots[slot].first = first,
-            None => self.slots[slot] = WheelSlot::EMPTY,
+        match (previous, next) {
+            (Some(previous), _) => self.entries[previous].next = next,
+            (None, Some(_)) => self.slots[slot].first = next,
+            (None, None) => self.slots[slot] = WheelSlot::EMPTY,
         }
     }
 }

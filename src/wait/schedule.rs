@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crate::config::BackOff;
 use crate::error::{Error, LostReason, Result};
+use crate::kind::rules::Pace;
 use crate::transport::listener::channels::{Channel, ListenerSession, MessageCount, Registration};
 use crate::transport::pool::router::MAX_OUTDATED_REPLIES;
 use crate::util::clock::{Moment, jittered};
@@ -39,23 +40,11 @@ const LEAST_LEFT: Duration = Duration::from_millis(1);
 /// The number of grants read after their deadline at which a call ends with an error.
 const MAX_LATE_GRANTS: u32 = 3;
 
-/// How soon a refused call tries again without a message.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Pace {
-    /// After [`POLLS_BEFORE_OWN_ATTEMPT`] poll intervals: the watchdog polls for the call.
-    WatchdogPolls,
-    /// After the poll interval.
-    OwnPolls,
-    /// After a pause that grows with each refusal.
-    BackOff(BackOff),
-    /// Never: the lock is granted by message, and the watchdog sends queue heartbeats for the call.
-    Granted,
-}
-
 /// The schedule of one call, made from the outcomes of its attempts.
 #[derive(Debug)]
 pub(crate) struct RetrySchedule {
     poll_interval: Duration,
+    back_off: BackOff,
     pace: Pace,
     /// A number for the jitter that differs from call to call.
     seed: u64,
@@ -87,11 +76,13 @@ impl RetrySchedule {
     pub(crate) fn new(
         now: Moment,
         poll_interval: Duration,
+        back_off: BackOff,
         seed: u64,
         pace: Pace,
     ) -> RetrySchedule {
         RetrySchedule {
             poll_interval,
+            back_off,
             pace,
             seed,
             has_attempted: false,
@@ -102,11 +93,6 @@ impl RetrySchedule {
             failures: Failures::default(),
             notifications: Notifications::default(),
         }
-    }
-
-    /// Returns whether the call has made an attempt.
-    pub(crate) fn has_attempted(&self) -> bool {
-        self.has_attempted
     }
 
     /// Returns the step of a call whose attempt is due.
@@ -193,7 +179,7 @@ impl RetrySchedule {
         self.failures.error = None;
         let seed = self.seed ^ now.nanos();
         let poll = match self.pace {
-            Pace::BackOff(back_off) if !self.held_here => back_off.pause(self.refusals, seed),
+            Pace::BackOff if !self.held_here => self.back_off.pause(self.refusals, seed),
             Pace::Granted => Duration::MAX,
             _ => jittered(self.longest_wait(), seed),
         };
@@ -224,13 +210,10 @@ impl RetrySchedule {
     ///
     /// The watchdog polls only for calls that were refused.
     fn longest_wait(&self) -> Duration {
-        match self.pace {
-            Pace::WatchdogPolls if self.was_refused => {
-                self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT
-            }
-            Pace::WatchdogPolls | Pace::OwnPolls | Pace::BackOff(_) | Pace::Granted => {
-                self.poll_interval
-            }
+        if self.pace == Pace::WatchdogPolls && self.was_refused {
+            self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT
+        } else {
+            self.poll_interval
         }
     }
 

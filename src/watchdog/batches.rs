@@ -6,7 +6,7 @@
 use crate::cancel::Limit;
 use crate::error::Error;
 use crate::transport::call::Call;
-use crate::transport::pool::request::{CallReply, Failure};
+use crate::transport::pool::request::CallReply;
 use crate::transport::pool::router::Router;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -90,17 +90,18 @@ fn send<'a, T: 'a>(
     let generation = router.generation();
     let queued: Vec<_> = batches.map(|batch| (batch, router.queue_private(call(batch)))).collect();
     for (batch, queued) in queued {
-        let pending = queued.map_err(BatchFailure::unsent);
-        let wait = |pending| {
-            router.wait_without_retry(pending, &Limit::none()).1.map_err(BatchFailure::after)
+        let waited = queued.map(|routed| router.wait_without_retry(routed, &Limit::none()).1);
+        let outcome = match waited {
+            Err(None) => Err(BatchFailure::Connecting),
+            Err(Some(error)) => Err(BatchFailure::Failed { error, written: false }),
+            Ok(Err(failure)) => {
+                let written = failure.is_written();
+                Err(BatchFailure::Failed { error: failure.into_error(), written })
+            }
+            Ok(Ok(_)) if router.generation() != generation => Err(BatchFailure::Outdated),
+            Ok(Ok(reply)) => Ok(reply),
         };
-        report(
-            batch,
-            match pending.and_then(wait) {
-                Ok(_) if router.generation() != generation => Err(BatchFailure::Outdated),
-                outcome => outcome,
-            },
-        );
+        report(batch, outcome);
     }
 }
 
@@ -114,11 +115,6 @@ pub(super) fn log_failed(command: &str, locks: usize, error: &Error) {
 }
 
 impl BatchFailure {
-    fn unsent(error: Option<Error>) -> BatchFailure {
-        let failed = |error| BatchFailure::Failed { error, written: false };
-        error.map_or(BatchFailure::Connecting, failed)
-    }
-
     /// Returns the error of a server or of a connection; `None` before the first connection, and
     /// after a topology change.
     pub(super) fn error(&self) -> Option<&Error> {
@@ -134,11 +130,6 @@ impl BatchFailure {
             BatchFailure::Outdated => Error::outdated(),
             BatchFailure::Failed { error, .. } => error,
         }
-    }
-
-    fn after(failure: Failure) -> BatchFailure {
-        let written = failure.is_written();
-        BatchFailure::Failed { error: failure.into_error(), written }
     }
 }
 

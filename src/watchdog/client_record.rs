@@ -22,7 +22,7 @@ use super::Watchdog;
 use crate::cancel::Limit;
 use crate::command::client_record::{self, ClientRecord, LIFETIME};
 use crate::error::{Error, Result};
-use crate::transport::call::{Call, ConnectionId};
+use crate::transport::call::ConnectionId;
 use crate::transport::listener::listeners::Listeners;
 use crate::transport::pool::Target;
 use crate::transport::pool::request::{BackgroundTask, CallReply, Request};
@@ -117,10 +117,6 @@ impl RecordState {
         }
     }
 
-    fn is_being_written(self) -> bool {
-        matches!(self, RecordState::Pending { step: RecordStep::Write, .. })
-    }
-
     /// Returns the state after the reply to a step, or after its failure.
     fn after(self, now: Moment, outcome: &Result<Reply>) -> RecordState {
         let RecordState::Pending { step, is_outdated } = self else { return self };
@@ -143,29 +139,7 @@ impl Announcer {
         Announcer { client, record, listeners, status: Mutex::new(status) }
     }
 
-    fn call(&self, step: RecordStep) -> Call {
-        match step {
-            RecordStep::Write => self.record.write(self.client),
-            RecordStep::Renew => client_record::renewal(self.client),
-        }
-    }
-
-    /// Returns the due step, which becomes pending, or the moment of the next look.
-    fn next_step(
-        &self,
-        now: Moment,
-        has_begun: bool,
-        changed: bool,
-    ) -> std::result::Result<RecordStep, Moment> {
-        let mut status = self.status.lock();
-        status.state = status.state.at(now, has_begun, changed);
-        let step = status.state.due(now).ok_or_else(|| status.state.next_look(now))?;
-        status.state = RecordState::Pending { step, is_outdated: false };
-        Ok(step)
-    }
-}
-
-impl Announcer {
+    /// Applies the reply to the pending command, or its failure.
     fn settle(&self, outcome: Result<CallReply>) {
         let outcome = outcome.map(|reply| reply.value);
         let mut status = self.status.lock();
@@ -174,7 +148,9 @@ impl Announcer {
         drop(status);
         match outcome {
             // Not after a renewal: the user may not have the permission to listen.
-            Ok(_) if before.is_being_written() => self.listeners.stay_connected(),
+            Ok(_) if matches!(before, RecordState::Pending { step: RecordStep::Write, .. }) => {
+                self.listeners.stay_connected();
+            }
             Ok(_) => {}
             Err(error) if error.is_final() => {
                 self.listeners.need_not_stay();
@@ -192,16 +168,22 @@ impl Watchdog {
     pub(super) fn announce(&self, servers_may_have_changed: bool) -> Moment {
         let Some(announcer) = &self.announcer else { return Moment::END };
         let has_begun = self.settings.events.stats().has_begun();
-        let step = match announcer.next_step(clock::now(), has_begun, servers_may_have_changed) {
-            Ok(step) => step,
-            Err(next_look) => return next_look,
+        let now = clock::now();
+        let mut status = announcer.status.lock();
+        status.state = status.state.at(now, has_begun, servers_may_have_changed);
+        let Some(step) = status.state.due(now) else { return status.state.next_look(now) };
+        status.state = RecordState::Pending { step, is_outdated: false };
+        // The same connection again: it is made anew after a failure. Any other one may be dead
+        // too.
+        let connection = status.connection;
+        drop(status);
+        let command = match step {
+            RecordStep::Write => announcer.record.write(announcer.client),
+            RecordStep::Renew => client_record::renewal(announcer.client),
         };
         let settled = Arc::clone(announcer);
         let task = BackgroundTask::new(Moment::START).then(move |outcome| settled.settle(outcome));
-        // The same connection again: it is made anew after a failure. Any other one may be dead
-        // too.
-        let connection = announcer.status.lock().connection;
-        let request = Request::background(announcer.call(step), task);
+        let request = Request::background(command, task);
         let connection = self.router.send_background(request, connection);
         announcer.status.lock().connection = Some(connection);
         for heartbeat in self.channels.quiet_heartbeats() {

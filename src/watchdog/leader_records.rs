@@ -127,10 +127,6 @@ impl Announcement {
 pub(super) struct Announcements(Mutex<Vec<Weak<Announcement>>>);
 
 impl Announcements {
-    fn add(&self, announcement: &Arc<Announcement>) {
-        self.0.lock().push(Arc::downgrade(announcement));
-    }
-
     /// Returns the announcements of terms that are valid at `now`, and forgets the others.
     ///
     /// The last reference to an ended term may be dropped here, outside of the mutex.
@@ -151,7 +147,7 @@ impl Announcements {
 impl Watchdog {
     /// Keeps the record of a leader, until the term or the announcement ends. Does not block.
     pub(crate) fn keep_announced(&self, announcement: &Arc<Announcement>) {
-        self.announcements.add(announcement);
+        self.announcements.0.lock().push(Arc::downgrade(announcement));
         // Other announcements are due after the longest sleep of the watchdog.
         if announcement.next() <= clock::now() {
             self.parker.unpark();
@@ -164,18 +160,15 @@ impl Watchdog {
         let announcements = self.announcements.valid(now);
         let is_due = |it: &&Arc<Announcement>| servers_may_have_changed || it.next() <= now;
         for announcement in announcements.iter().filter(is_due) {
-            self.announce_leader(announcement, now + RETRY_INTERVAL);
+            // Unless it is answered, it is repeated then.
+            let repeat_at = now + RETRY_INTERVAL;
+            announcement.plan(repeat_at);
+            let (settled, generation) = (Arc::clone(announcement), self.router.generation());
+            let task = BackgroundTask::new(Moment::START)
+                .then(move |outcome| settled.settle(repeat_at, generation, outcome));
+            let late = announcement.term.hold.late_connection();
+            self.router.send_background(Request::background(announcement.call(), task), late);
         }
         announcements.iter().map(|it| it.next()).min().unwrap_or(Moment::END)
-    }
-
-    /// Sends one announcement, which is repeated at `repeat_at` unless it is answered.
-    fn announce_leader(&self, announcement: &Arc<Announcement>, repeat_at: Moment) {
-        announcement.plan(repeat_at);
-        let (settled, generation) = (Arc::clone(announcement), self.router.generation());
-        let task = BackgroundTask::new(Moment::START)
-            .then(move |outcome| settled.settle(repeat_at, generation, outcome));
-        let late = announcement.term.hold.late_connection();
-        self.router.send_background(Request::background(announcement.call(), task), late);
     }
 }

@@ -217,27 +217,19 @@ impl Watchdog {
     fn run(&self) {
         let mut next_heartbeat = Moment::START;
         while !self.stop.load(Ordering::Acquire) {
-            self.start_missing_threads();
+            // Starts threads that are needed, and for which the system had no room.
+            log_lines::start_missing_writer();
+            self.router.start_missing_reapers();
+            self.settings.executor.start_missing_worker();
             let round = || self.round(&mut next_heartbeat);
             let next_round = threads::catch_panic("renewing leases", round);
-            self.parker.park_until(next_round.unwrap_or_else(|| self.after_panic()));
+            self.parker.park_until(next_round.unwrap_or_else(|| {
+                // The round that panicked may have done any part of its work.
+                self.renew_all.store(true, Ordering::Release);
+                clock::now() + threads::PANIC_PAUSE
+            }));
         }
         threads::catch_panic("deleting the client record", || self.withdraw());
-    }
-
-    /// Starts threads that are needed, and for which the system had no room.
-    fn start_missing_threads(&self) {
-        log_lines::start_missing_writer();
-        self.router.start_missing_reapers();
-        self.settings.executor.start_missing_worker();
-    }
-
-    /// Makes the next round renew all holds, and returns its moment.
-    ///
-    /// The round that panicked may have done any part of its work.
-    fn after_panic(&self) -> Moment {
-        self.renew_all.store(true, Ordering::Release);
-        clock::now() + threads::PANIC_PAUSE
     }
 
     /// Does all that is due; returns the moment of the next round.
@@ -255,7 +247,8 @@ impl Watchdog {
         if servers_may_have_changed && !renew_all {
             self.renew(self.holds_in_doubt());
         }
-        if servers_may_have_changed || renew_all {
+        let has_changed = servers_may_have_changed || renew_all;
+        if has_changed {
             self.restore_places();
         }
         self.poll_locks(polled);
@@ -264,7 +257,6 @@ impl Watchdog {
         drop(done);
         self.audit();
         self.report_health();
-        let has_changed = servers_may_have_changed || renew_all;
         let next_look = self.announce(has_changed).min(self.announce_leaders(has_changed));
         if !self.channels.needs_heartbeats() {
             return self.plan_round(next_look);

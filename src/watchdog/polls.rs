@@ -20,7 +20,6 @@ use std::time::Duration;
 use super::Watchdog;
 use super::batches::{self, BatchFailure};
 use crate::command::script;
-use crate::error::Result;
 use crate::kind::rules::ListensTo;
 use crate::kind::semaphore::{self, PermitPoll, PermitPollReply};
 use crate::local::Local;
@@ -72,30 +71,29 @@ impl Watchdog {
     /// Asks which of these locks are free, and has the heads of their queues ask.
     fn find_free(&self, mut locks: Vec<Arc<Local>>) {
         let slot = |local: &Arc<Local>| self.slot_of(local);
-        batches::send_all(&self.router, &mut locks, slot, poll_call, |batch, outcome| {
+        let call = |batch: &[Arc<Local>]| {
+            let keys = batch.iter().map(|local| local.name().key().as_bytes());
+            Call::script(&script::POLL_MANY, keys, [])
+        };
+        batches::send_all(&self.router, &mut locks, slot, call, |batch, outcome| {
             let free = outcome.map_err(BatchFailure::into_error);
             match free.and_then(|reply| reply.value.into_ints()) {
                 Ok(free) => {
                     // Lua counts positions from 1.
-                    let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
-                    free.for_each(|(_, local)| {
-                        local.set_may_be_free();
-                        self.verify(local);
-                    });
+                    for (position, local) in (1..).zip(batch) {
+                        if free.contains(&position) {
+                            local.may_be_free();
+                            self.verify(local);
+                        }
+                    }
                 }
                 Err(error) => {
                     batches::log_failed("poll", batch.len(), &error);
-                    batch.iter().for_each(|local| local.set_may_be_free());
+                    batch.iter().for_each(|local| local.may_be_free());
                 }
             }
         });
     }
-}
-
-/// Returns the call that asks which of these locks are free.
-fn poll_call(batch: &[Arc<Local>]) -> Call {
-    let keys = batch.iter().map(|local| local.name().key().as_bytes());
-    Call::script(&script::POLL_MANY, keys, [])
 }
 
 /// A count that is polled in this round.
@@ -120,25 +118,27 @@ impl Watchdog {
         let mut due: Vec<_> = permits.chain(latches).collect();
         let slot = |due: &CountPoll| self.slot_of(&due.local);
         let weight = |due: &CountPoll| due.keys().count();
-        batches::send_weighted(
-            &self.router,
-            &mut due,
-            slot,
-            weight,
-            count_call,
-            |batch, outcome| {
-                let reply = outcome.map_err(BatchFailure::into_error);
-                match reply.and_then(|reply| split(batch, reply.value)) {
-                    Ok(values) => {
-                        batch.iter().zip(values).for_each(|(due, values)| due.apply(&values))
-                    }
-                    Err(error) => {
-                        batches::log_failed("count poll", batch.len(), &error);
-                        batch.iter().for_each(CountPoll::wake);
+        let call = |batch: &[CountPoll]| {
+            let mut keys = batch.iter().flat_map(CountPoll::keys);
+            let first = keys.next().unwrap_or_default();
+            Call::on_key(b"MGET", first, &Vec::from_iter(keys))
+        };
+        batches::send_weighted(&self.router, &mut due, slot, weight, call, |batch, outcome| {
+            let reply = outcome.map_err(BatchFailure::into_error);
+            match reply.and_then(|reply| reply.value.into_list()) {
+                Ok(values) => {
+                    let mut values = values.into_iter();
+                    for due in batch {
+                        let own: Vec<_> = values.by_ref().take(due.keys().count()).collect();
+                        due.apply(&own);
                     }
                 }
-            },
-        );
+                Err(error) => {
+                    batches::log_failed("count poll", batch.len(), &error);
+                    batch.iter().for_each(CountPoll::wake);
+                }
+            }
+        });
     }
 }
 
@@ -199,21 +199,6 @@ impl CountPoll {
     }
 }
 
-/// Returns the call that reads all keys of a batch.
-fn count_call(batch: &[CountPoll]) -> Call {
-    let mut keys = batch.iter().flat_map(CountPoll::keys);
-    let first = keys.next().unwrap_or_default();
-    let rest: Vec<_> = keys.collect();
-    Call::on_key(b"MGET", first, &rest)
-}
-
-/// Splits a reply into the values of each poll.
-fn split(batch: &[CountPoll], reply: Reply) -> Result<Vec<Vec<Reply>>> {
-    let mut values = reply.into_list()?.into_iter();
-    let of = |due: &CountPoll| values.by_ref().take(due.keys().count()).collect();
-    Ok(batch.iter().map(of).collect())
-}
-
 /// The keys that a semaphore counts for in a batch: its script does more than a renewal of a hold.
 const WEIGHT: usize = 2;
 
@@ -236,43 +221,38 @@ impl Watchdog {
     /// Asks about the semaphores among these names, and wakes callers for which there may be
     /// permits.
     pub(super) fn poll_permits(&self, locals: &[Arc<Local>]) {
-        let mut due: Vec<_> = locals.iter().filter_map(|local| self.due_poll(local)).collect();
+        let mut due = Vec::new();
+        for local in locals {
+            // There is no claim if no caller waits for leased permits.
+            if let Some(callers) = local.known_permits()
+                && let Some(claim) = callers.claim(clock::now(), self.settings.poll_interval)
+            {
+                let (local, callers) = (Arc::clone(local), Arc::clone(callers));
+                due.push(DuePermitPoll { local, callers, claim });
+            }
+        }
         let slot = |due: &DuePermitPoll| self.slot_of(&due.local);
-        let lifetime = self.settings.grant_lease;
+        let weight = |_: &DuePermitPoll| WEIGHT;
         let call = |batch: &[DuePermitPoll]| {
             let polls: Vec<_> = batch.iter().map(DuePermitPoll::request).collect();
-            semaphore::poll(&polls, lifetime)
+            semaphore::poll(&polls, self.settings.grant_lease)
         };
-        batches::send_weighted(
-            &self.router,
-            &mut due,
-            slot,
-            |_| WEIGHT,
-            call,
-            |batch, outcome| {
-                let reply = outcome.map_err(BatchFailure::into_error);
-                match reply.and_then(|reply| semaphore::read_poll(reply.value)) {
-                    Ok(answers) => self.apply_polls(batch, &answers),
-                    Err(error) => {
-                        batches::log_failed("semaphore poll", batch.len(), &error);
-                        batch.iter().for_each(|due| due.callers.hint(1));
-                    }
+        batches::send_weighted(&self.router, &mut due, slot, weight, call, |batch, outcome| {
+            let reply = outcome.map_err(BatchFailure::into_error);
+            match reply.and_then(|reply| semaphore::read_poll(reply.value)) {
+                Ok(answers) => self.apply_polls(batch, &answers),
+                Err(error) => {
+                    batches::log_failed("semaphore poll", batch.len(), &error);
+                    batch.iter().for_each(|due| due.callers.hint(1));
                 }
-            },
-        );
+            }
+        });
     }
 
     /// Withdraws a claim that a poll may have set after the end of the call. Does not block.
     pub(crate) fn withdraw_claim(&self, local: &Local, claimant: &str) {
         let withdraw = semaphore::withdraw(local.name(), claimant);
         self.router.send_background(Request::background_once(withdraw), None);
-    }
-
-    /// Returns the poll of a semaphore; `None` if no caller waits for leased permits.
-    fn due_poll(&self, local: &Arc<Local>) -> Option<DuePermitPoll> {
-        let callers = local.known_permits()?;
-        let claim = callers.claim(clock::now(), self.settings.poll_interval)?;
-        Some(DuePermitPoll { local: Arc::clone(local), callers: Arc::clone(callers), claim })
     }
 
     fn apply_polls(&self, batch: &[DuePermitPoll], answers: &[PermitPollReply]) {

@@ -17,7 +17,6 @@ use crate::kind::queued::{self, HeartbeatReply};
 use crate::kind::rules::GrantTerms;
 use crate::local::Local;
 use crate::local::waiters::GrantBase;
-use crate::transport::call::Call;
 use crate::transport::pool::request::CallReply;
 use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment};
@@ -74,7 +73,10 @@ impl Watchdog {
         locks.retain(|local| local.awaits_grants());
         let (slot, generation) =
             (|local: &Arc<Local>| self.slot_of(local), self.router.generation());
-        let call = |batch: &[Arc<Local>]| self.heartbeat_call(batch);
+        let call = |batch: &[Arc<Local>]| {
+            let names = batch.iter().map(|local| local.name());
+            queued::heartbeat(names, self.settings.client, self.grant_terms())
+        };
         batches::send_all(&self.router, &mut locks, slot, call, |batch, outcome| {
             match outcome.and_then(read) {
                 Ok((sent, answers)) => self.apply_heartbeats(batch, sent, generation, &answers),
@@ -117,11 +119,6 @@ impl Watchdog {
             }
             self.plan_next_queue_heartbeat(local, answer.left);
         }
-    }
-
-    fn heartbeat_call(&self, batch: &[Arc<Local>]) -> Call {
-        let names = batch.iter().map(|local| local.name());
-        queued::heartbeat(names, self.settings.client, self.grant_terms())
     }
 }
 

@@ -38,20 +38,13 @@ pub(super) struct DueHold {
 }
 
 /// The renewals of a round that failed, by the number of the server.
-#[derive(Debug, Default)]
-struct FailedRenewals(BTreeMap<u32, RenewalFailure>);
+type FailedRenewals = BTreeMap<u32, RenewalFailure>;
 
 /// The renewals of one server that failed, and the first error.
 #[derive(Debug)]
 struct RenewalFailure {
     holds: Vec<WatchedHold>,
     error: Error,
-}
-
-impl RenewalFailure {
-    fn new(error: &Error) -> RenewalFailure {
-        RenewalFailure { holds: Vec::new(), error: error.clone() }
-    }
 }
 
 /// The reply to one batch of renewals.
@@ -127,9 +120,17 @@ impl Watchdog {
             let script = due.watched.renewal_script();
             (due.renewed, script.digest(), self.slot_of(&due.watched.local))
         };
-        let call = |batch: &[DueHold]| self.batch_call(batch);
         let weight = |due: &DueHold| due.watched.hold.owner().member_count();
-        let mut failed = FailedRenewals::default();
+        let call = |batch: &[DueHold]| {
+            let holds = batch.iter().map(|due| &due.watched);
+            if batch.first().is_some_and(|due| due.renewed) {
+                let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
+                renewal_call(holds, lease.as_bytes()).replicated()
+            } else {
+                renewal_call(holds, VERIFY_ONLY)
+            }
+        };
+        let mut failed = FailedRenewals::new();
         batches::send_weighted(&self.router, &mut due, group, weight, call, |batch, outcome| {
             match outcome.map(RenewalReply::read) {
                 Ok(Ok(reply)) => self.apply(batch, &reply, &mut failed),
@@ -147,18 +148,7 @@ impl Watchdog {
                 }
             }
         });
-        failed.0.into_values().for_each(|failure| self.repeat(failure));
-    }
-
-    fn batch_call(&self, batch: &[DueHold]) -> Call {
-        let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
-        let holds = batch.iter().map(|due| &due.watched);
-        match batch.first() {
-            Some(DueHold { renewed: true, .. }) => {
-                renewal_call(holds, lease.as_bytes()).replicated()
-            }
-            _ => renewal_call(holds, VERIFY_ONLY),
-        }
+        failed.into_values().for_each(|failure| self.repeat(failure));
     }
 
     fn apply(&self, batch: &[DueHold], reply: &RenewalReply, failed: &mut FailedRenewals) {
@@ -220,9 +210,9 @@ impl Watchdog {
     /// Notes that the server may have extended these leases, although no reply says so.
     fn note_possible_extensions<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>) {
         let now = clock::now();
-        let renewed = batch.into_iter().filter(|due| due.renewed);
-        renewed
-            .for_each(|due| due.watched.hold.note_possible_extension(now, self.settings.timeout));
+        for due in batch.into_iter().filter(|due| due.renewed) {
+            due.watched.hold.note_possible_extension(now, self.settings.timeout);
+        }
     }
 
     /// Reports renewals without a usable reply, and collects those of holds that are still valid.
@@ -242,7 +232,9 @@ impl Watchdog {
                 self.report_failed(watched, &error, now);
             }
             let node = self.router.node_of(watched.local.name().key());
-            let failure = failed.0.entry(node).or_insert_with(|| RenewalFailure::new(&error));
+            let failure = failed
+                .entry(node)
+                .or_insert_with(|| RenewalFailure { holds: Vec::new(), error: error.clone() });
             failure.holds.push(watched.clone());
         }
     }

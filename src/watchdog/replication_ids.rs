@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::transport::call::Call;
-use crate::transport::pool::request::{Failure, Outcome};
+use crate::transport::pool::request::Failure;
 use crate::transport::pool::router::Router;
 use crate::transport::reply::Reply;
 use crate::util::sync::Mutex;
@@ -28,9 +28,21 @@ impl ReplicationIds {
             return BTreeSet::new();
         }
         let replies = router.call_each_server(|| Call::command(&[b"INFO", b"replication"]));
-        let unchanged =
-            |(node, server, outcome)| self.is_unchanged(server, outcome).then_some(node);
-        replies.into_iter().filter_map(unchanged).collect()
+        let mut unchanged = BTreeSet::new();
+        for (node, server, outcome) in replies {
+            let id = match outcome {
+                Ok(reply) => replication_id(&reply.value),
+                Err(Failure { error, .. }) => {
+                    let is_forbidden = error.is_server() && error.is_final();
+                    self.forbidden.fetch_or(is_forbidden, Ordering::Relaxed);
+                    None
+                }
+            };
+            if self.update(server, id) {
+                unchanged.insert(node);
+            }
+        }
+        unchanged
     }
 
     /// Forgets the servers that are not among these.
@@ -38,23 +50,14 @@ impl ReplicationIds {
         self.known.lock().retain(|server, _| servers.contains(server));
     }
 
-    fn is_unchanged(&self, server: Arc<str>, outcome: Outcome) -> bool {
-        let id = match outcome {
-            Ok(reply) => replication_id(&reply.value),
-            Err(Failure { error, .. }) => {
-                self.forbidden.fetch_or(error.is_server() && error.is_final(), Ordering::Relaxed);
-                None
-            }
-        };
-        self.update(server, id)
-    }
-
     /// Stores the id of a server; returns whether it is that of the last call.
     fn update(&self, server: Arc<str>, id: Option<String>) -> bool {
         let mut known = self.known.lock();
         let before = known.remove(&server);
         let same = id.is_some() && before == id;
-        id.into_iter().for_each(|id| drop(known.insert(Arc::clone(&server), id)));
+        if let Some(id) = id {
+            known.insert(server, id);
+        }
         same
     }
 }

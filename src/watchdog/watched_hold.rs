@@ -40,7 +40,7 @@ impl WatchedHold {
         if !self.hold.take_may_still_be_held(clock::now()) {
             return;
         }
-        let undo = self.hold.undo_call(self.local.name());
+        let undo = self.hold.rules().undo(self.local.name(), self.hold.owner(), None);
         let deadline = self.hold.server_expiry_bound().max(clock::now() + self.hold.lease());
         let task = BackgroundTask::new(deadline)
             .outlasts_deadline(self.hold.rules().outlives_its_lease())

@@ -146,8 +146,8 @@ fn a_release_by_force_tells_each_client_of_the_holders_once() {
         assert_eq!(read(bare, "60000", owner), -2);
     }
     bare.server.reset_stats();
-    let args = [RW_CHANNEL, "0", "{the-lock}:"];
-    assert_eq!(bare.call("read_force_unlock", &[LOCK], &args), 0);
+    let args = [RW_CHANNEL, "0", "{the-lock}:", "read"];
+    assert_eq!(bare.call("rw_force_unlock", &[LOCK], &args), 0);
     assert_eq!(bare.server.calls("publish"), 3);
     for (listener, owner) in listeners.iter_mut().zip([MINE, THIRD]) {
         assert_eq!(listener.next_message(), (wake(owner), format!("freed {LOCK}")));
@@ -422,8 +422,7 @@ fn read_renew_replies_as_documented_and_never_shortens_a_lease() {
 
 #[test]
 fn read_and_write_force_unlock_and_ttl_reply_as_documented() {
-    documents("write_force_unlock", &["-1 not held for writing", RECEIVED]);
-    documents("read_force_unlock", &["-1 not held for reading", RECEIVED]);
+    documents("rw_force_unlock", &["-1 not held in this mode", RECEIVED]);
     documents(
         "write_ttl",
         &["-2 not held for writing", NO_EXPIRY, "else the remaining lease in ms"],
@@ -435,29 +434,29 @@ fn read_and_write_force_unlock_and_ttl_reply_as_documented() {
     let mut bare = Bare::start();
     let ttls =
         |bare: &mut Bare| ["read_ttl", "write_ttl"].map(|name| bare.call(name, &[LOCK], &[]));
-    let force = |bare: &mut Bare, name, message| {
-        bare.call(name, &[LOCK], &[RW_CHANNEL, message, "{the-lock}:"])
+    let force = |bare: &mut Bare, mode, message| {
+        bare.call("rw_force_unlock", &[LOCK], &[RW_CHANNEL, message, "{the-lock}:", mode])
     };
     assert_eq!(ttls(&mut bare), [-2, -2]);
-    assert_eq!(force(&mut bare, "read_force_unlock", "0"), -1);
-    assert_eq!(force(&mut bare, "write_force_unlock", "1"), -1);
+    assert_eq!(force(&mut bare, "read", "0"), -1);
+    assert_eq!(force(&mut bare, "write", "1"), -1);
 
     assert_eq!(write(&mut bare, "60000", WRITER), -2);
     let [reads, writes] = ttls(&mut bare);
     assert!(reads == -2 && writes > 30_000, "{reads} {writes}");
-    assert_eq!(force(&mut bare, "read_force_unlock", "0"), -1);
+    assert_eq!(force(&mut bare, "read", "0"), -1);
     assert_eq!(read(&mut bare, "60000", MINE), -2);
     assert!(ttls(&mut bare)[0] > 30_000, "its writer also reads");
     let mut listener = Listener::on(&bare.server, RW_CHANNEL);
-    assert_eq!(force(&mut bare, "write_force_unlock", "1"), 1);
+    assert_eq!(force(&mut bare, "write", "1"), 1);
     assert_eq!(listener.next_message().1, "1");
     assert_eq!(ttls(&mut bare), [-2, -2]);
 
     assert_eq!(read(&mut bare, "60000", MINE), -2);
     bare.server.ask::<()>(&["PERSIST", LOCK]);
     assert_eq!(ttls(&mut bare), [-1, -2]);
-    assert_eq!(force(&mut bare, "write_force_unlock", "1"), -1);
-    assert_eq!(force(&mut bare, "read_force_unlock", "0"), 1);
+    assert_eq!(force(&mut bare, "write", "1"), -1);
+    assert_eq!(force(&mut bare, "read", "0"), 1);
     assert_eq!(listener.next_message().1, "0");
     assert_eq!(write(&mut bare, "60000", WRITER), -2);
     bare.server.ask::<()>(&["PERSIST", LOCK]);
@@ -748,9 +747,9 @@ fn write_release_before_its_minimum_keeps_the_lock_taken_for_writing() {
     assert_ttl(&bare.server, LOCK, LEFT..=300_000);
     assert!(bare.call("write_ttl", &[LOCK], &[]) > LEFT);
     assert_eq!(bare.call("read_ttl", &[LOCK], &[]), -2, "no reader");
-    let force = [RW_CHANNEL, "0", "{the-lock}:"];
-    assert_eq!(bare.call("read_force_unlock", &[LOCK], &force), -1);
-    assert_eq!(bare.call("write_force_unlock", &[LOCK], &force), 1);
+    let mut force =
+        |mode| bare.call("rw_force_unlock", &[LOCK], &[RW_CHANNEL, "0", "{the-lock}:", mode]);
+    assert_eq!((force("read"), force("write")), (-1, 1));
     assert_eq!(bare.server.keys(), Vec::<String>::new());
     // The minimum ends with the write hold if the writer also reads.
     assert_eq!(write(&mut bare, "60000", WRITER), -2);
@@ -875,8 +874,9 @@ fn a_holder_of_any_name_excludes_readers_and_writers() {
         assert!(write(&mut bare, "60000", "other:write") > 0, "{name}");
         let ttls = ["read_ttl", "write_ttl"].map(|script| bare.call(script, &[LOCK], &[]));
         assert_eq!(ttls, [-2, -2], "{name}");
-        let force = ["read_force_unlock", "write_force_unlock"]
-            .map(|script| bare.call(script, &[LOCK], &[RW_CHANNEL, "0", "{the-lock}:"]));
+        let force = ["read", "write"].map(|mode| {
+            bare.call("rw_force_unlock", &[LOCK], &[RW_CHANNEL, "0", "{the-lock}:", mode])
+        });
         assert_eq!(force, [-1, -1], "{name}");
         assert_eq!(fields(&bare.server), before);
         bare.server.ask::<()>(&["DEL", LOCK]);

@@ -256,7 +256,7 @@ impl World {
     fn poll_by_watchdog(&self) {
         let free = self.server.lock().owner.is_none();
         if free && self.local.keep_polling() {
-            self.local.set_may_be_free();
+            self.local.may_be_free();
         }
     }
 

@@ -2,9 +2,12 @@
 
 use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::{HoldId, Owner, ThreadId};
+use crate::config::BackOff;
 use crate::error::{Error, ErrorKind, Result as LibraryResult};
 use crate::kind::plain::Plain;
+use crate::kind::rules::Pace;
 use crate::local::hold::{self, Grant, Hold};
+use crate::local::mailbox::News;
 use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, Local, Turn, YieldsTo};
@@ -14,7 +17,7 @@ use crate::transport::listener::channels::{
 };
 use crate::util::clock::{Moment, Patience};
 use crate::util::sync::Parker;
-use crate::wait::schedule::{ChannelView, Pace, RetrySchedule};
+use crate::wait::schedule::{ChannelView, RetrySchedule};
 use crate::wait::{Question, Step, wait_for};
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,7 +149,13 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             caller,
             ticket,
             id,
-            schedule: RetrySchedule::new(now, LEASE, id.seed(), Pace::WatchdogPolls),
+            schedule: RetrySchedule::new(
+                now,
+                LEASE,
+                BackOff::default(),
+                id.seed(),
+                Pace::WatchdogPolls,
+            ),
             may_run_late: None,
             polls: environment.polls(),
             upcoming: (None, false),
@@ -157,9 +166,9 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
     fn run(mut self) -> Result<Option<Arc<Hold>>, CallFailed> {
         let outcome = match wait_for(&mut self) {
             Ok(Some(hold)) => Ok(Some(hold)),
-            Ok(None) => Ok(self.environment.local().leave(self.ticket)),
+            Ok(None) => Ok(self.environment.local().leave(self.ticket, &self.caller)),
             Err(_) => {
-                let handed_off = self.environment.local().leave(self.ticket);
+                let handed_off = self.environment.local().leave(self.ticket, &self.caller);
                 handed_off.iter().for_each(|hold| self.environment.end(hold));
                 Err(CallFailed)
             }
@@ -167,6 +176,8 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         if let Some(connection) = self.may_run_late.take() {
             self.environment.clean_up(self.id, connection);
         }
+        let is_left = matches!(self.caller.mailbox.take(), News::HandedOff(_));
+        assert!(!is_left, "a hold was handed off to a caller that has left");
         outcome
     }
 
@@ -235,7 +246,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         self.schedule.refused(self.environment.now(), None);
         if self.options.waits && self.registration.is_none() {
             let channel = self.environment.channel();
-            let registration = Channel::register(channel, &self.caller.parker);
+            let registration = Channel::register(channel, self.caller.mailbox.parker());
             self.schedule.registered(&registration, channel, self.environment.session());
             self.registration = Some(registration);
             self.environment.wake_listener();
@@ -248,44 +259,39 @@ impl<E: Environment> Question for WaitingCall<'_, E> {
 
     /// The clock stands still, so all pauses count as over.
     fn next(&mut self, now: Moment) -> LibraryResult<Step<Arc<Hold>>> {
-        let turn = loop {
-            match self.environment.local().turn(self.ticket, now, YieldsTo::Nobody) {
-                Turn::HandedOff(hold) => {
+        let must_ask = loop {
+            match self.caller.mailbox.take() {
+                News::HandedOff(hold) => {
                     if let Some(hold) = self.take_handed_off(hold, now)? {
                         return Ok(Step::Done(hold));
                     }
                 }
-                turn => break turn,
+                news => break matches!(news, News::Ask),
             }
         };
         let message_count = self.registration.as_ref().map(Registration::message_count);
         let polls = self.environment.polls() != self.polls;
-        let is_due = match turn {
-            Turn::Behind | Turn::HandedOff(_) | Turn::Granted(_) => {
-                self.polls = self.environment.polls();
-                false
-            }
-            Turn::AskAtOnce { connection, held_here } => {
-                self.upcoming = (connection, !held_here);
-                self.schedule.found_free(held_here);
-                true
-            }
-            Turn::HeldHere => {
-                self.upcoming = (None, false);
-                self.schedule.is_due_while_held_here(now);
-                polls
-            }
-            Turn::AskWhenDue(connection) => {
-                self.upcoming = (connection, true);
-                self.schedule.end_pauses(polls);
-                self.schedule.is_due(now, message_count)
-            }
-            Turn::Yield(_) => unreachable!("it yields to nobody"),
+        let turn = self.environment.local().turn(Some(self.ticket), now, YieldsTo::Nobody);
+        let Turn::Ask { held_here, connection } = turn else {
+            self.polls = self.environment.polls();
+            return Ok(Step::Sleep(Moment::END));
+        };
+        self.upcoming = (connection, !held_here);
+        let is_due = if must_ask {
+            self.schedule.found_free(held_here);
+            true
+        } else if held_here {
+            self.schedule.is_due_while_held_here(now);
+            polls
+        } else {
+            self.schedule.end_pauses(polls);
+            self.schedule.is_due(now, message_count)
         };
         Ok(if is_due { self.schedule.ask() } else { Step::Sleep(Moment::END) })
     }
 
     fn ask(&mut self) -> LibraryResult<Option<Arc<Hold>>> {
+        self.caller.mailbox.begin_question();
         self.polls = self.environment.polls();
         let requests_subscription = self.look_at_channel();
         let sent = self.environment.now();
@@ -325,11 +331,11 @@ impl<E: Environment> Question for WaitingCall<'_, E> {
 
     fn watch(&mut self) -> LibraryResult<Vec<CancelWatch>> {
         let tokens = self.options.cancel.iter().chain(&self.options.patience);
-        Ok(tokens.map(|token| token.watch(&self.caller.parker)).collect())
+        Ok(tokens.map(|token| token.watch(self.caller.mailbox.parker())).collect())
     }
 
     fn parker(&self) -> &Arc<Parker> {
-        &self.caller.parker
+        self.caller.mailbox.parker()
     }
 
     fn waits(&mut self) {}

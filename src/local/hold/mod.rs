@@ -218,11 +218,6 @@ impl Hold {
         }
     }
 
-    /// Returns the call that undoes the acquire on the server, if it took effect there.
-    pub(crate) fn undo_call(&self, name: &Name) -> Call {
-        self.rules.undo(name, &self.owner, None)
-    }
-
     /// Returns the fencing token of the present holder; zero for a kind without tokens.
     pub(crate) fn token(&self) -> u64 {
         if self.last_token == 0 { 0 } else { self.state.lock().possession.token }
@@ -314,7 +309,9 @@ impl Hold {
         state.phase = phase;
         self.deadline.store(0, Ordering::Release);
         self.over.notify_all();
-        state.watchers.drain(..).for_each(|parker| parker.unpark());
+        for parker in state.watchers.drain(..) {
+            parker.unpark();
+        }
     }
 
     /// Moves the deadline forward, if the hold is valid at `now`: the server set the lease anew
@@ -411,8 +408,15 @@ impl Hold {
         settings: &HoldSettings,
     ) -> Option<HoldSettings> {
         let mut state = self.state.lock();
-        let has_token = self.last_token == 0 || state.possession.token < self.last_token;
-        if !has_token || !state.may_hand_off(now, bounds) {
+        let possession = &state.possession;
+        let may_hand_off = (self.last_token == 0 || possession.token < self.last_token)
+            && state.phase == Phase::Held
+            && state.is_renewed(now)
+            && possession.minimum_end() <= now
+            && possession.handoffs < bounds.max_handoffs
+            && now < state.granted_at + bounds.max_time
+            && now.until(state.deadline) >= bounds.min_remaining;
+        if !may_hand_off {
             return None;
         }
         // The watchdog may have reported the limit after the caller read its clock.
@@ -435,13 +439,19 @@ impl Hold {
 /// Timers of the watchdog, and waits for the end of a hold.
 impl Hold {
     /// Notes that the timer of the hold has fired. Returns the task of the watchdog.
+    ///
+    /// The lease of a hold whose thread has ended becomes fixed.
     pub(crate) fn timer_fired(&self, now: Moment) -> TimerTask {
         let mut state = self.state.lock();
         state.timer = None;
         if let HoldStatus::Over { newly_lost } = self.update_status(&mut state, now) {
             return TimerTask::Over { newly_lost };
         }
-        state.timer_task(now)
+        if state.renewed && state.possession.holder.has_ended() {
+            state.renewed = false;
+            return TimerTask::Orphaned;
+        }
+        if state.is_renewed(now) { TimerTask::Extend } else { TimerTask::Verify }
     }
 
     /// Returns the moment of the next renewal or verification.
@@ -568,7 +578,9 @@ impl Hold {
     pub(crate) fn note_loss_reported(&self) {
         let mut state = self.state.lock();
         state.loss_reported = true;
-        state.possession.on_lost.drain(..).for_each(LossCall::queue);
+        for call in state.possession.on_lost.drain(..) {
+            call.queue();
+        }
     }
 }
 

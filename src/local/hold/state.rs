@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::command::owner::Holder;
 use crate::error::LostReason;
 use crate::events::LossCall;
-use crate::local::hold::{Grant, HandoffBounds, HoldSettings, TimerTask};
+use crate::local::hold::{Grant, HoldSettings};
 use crate::transport::call::LateCopy;
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
@@ -99,16 +99,6 @@ impl HoldState {
         }
     }
 
-    /// Returns whether bounds, lease and phase allow a hand-off.
-    pub(super) fn may_hand_off(&self, now: Moment, bounds: &HandoffBounds) -> bool {
-        self.phase == Phase::Held
-            && self.is_renewed(now)
-            && self.possession.minimum_end() <= now
-            && self.possession.handoffs < bounds.max_handoffs
-            && now < self.granted_at + bounds.max_time
-            && now.until(self.deadline) >= bounds.min_remaining
-    }
-
     /// Returns whether the watchdog renews the lease of a valid hold.
     pub(super) fn is_renewed(&self, now: Moment) -> bool {
         self.renewed && !self.is_overdue(now)
@@ -122,17 +112,6 @@ impl HoldState {
     /// Returns the reason of a loss at the deadline.
     pub(super) fn expiry_reason(&self) -> LostReason {
         if self.is_overdue(Moment::END) { LostReason::HeldTooLong } else { LostReason::Expired }
-    }
-
-    /// Returns the task of the watchdog for a valid hold.
-    ///
-    /// The lease of a hold whose thread has ended becomes fixed.
-    pub(super) fn timer_task(&mut self, now: Moment) -> TimerTask {
-        if self.renewed && self.possession.holder.has_ended() {
-            self.renewed = false;
-            return TimerTask::Orphaned;
-        }
-        if self.is_renewed(now) { TimerTask::Extend } else { TimerTask::Verify }
     }
 }
 

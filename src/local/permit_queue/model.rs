@@ -54,9 +54,8 @@ impl Semaphore {
 
     /// Asks for permits until they are taken, as the loop of a call does.
     fn acquire(&self, permits: u32) {
-        let parker = Arc::default();
-        let waiter = waiter(permits, &parker);
-        let place = self.callers.join(waiter);
+        let mailbox = Mailbox::mine();
+        let place = self.callers.join(waiter(permits, &mailbox));
         loop {
             place.begin_question();
             let (is_taken, left) = self.take(permits);
@@ -66,15 +65,15 @@ impl Semaphore {
                 return self.callers.offer(left);
             }
             self.callers.offer(left);
-            while !place.must_ask() {
-                parker.park_until(Moment::END);
+            while !mailbox.must_ask() {
+                mailbox.parker().park_until(Moment::END);
             }
         }
     }
 
     /// Joins the callers, and leaves without permits.
     fn leave(&self, permits: u32, leaves: Leaves) {
-        let place = self.callers.join(waiter(permits, &Arc::default()));
+        let place = self.callers.join(waiter(permits, &Mailbox::mine()));
         place.begin_question();
         if let Leaves::Refused = leaves {
             let (is_taken, left) = self.take(permits);
@@ -99,8 +98,8 @@ impl Semaphore {
     }
 }
 
-fn waiter(permits: u32, parker: &Arc<Parker>) -> PermitWaiter {
-    PermitWaiter { permits, since: Moment::START, parker: Arc::clone(parker), claimant: None }
+fn waiter(permits: u32, mailbox: &Arc<Mailbox>) -> PermitWaiter {
+    PermitWaiter { permits, since: Moment::START, mailbox: Arc::clone(mailbox), claimant: None }
 }
 
 fn start(

@@ -5,8 +5,9 @@ use crate::command::name::Name;
 use crate::events::EventSink;
 use crate::kind::queued::Queued;
 use crate::local::hold::Grant;
+use crate::local::mailbox::News;
 use crate::local::table::{EntryRequest, HoldShare};
-use crate::local::{Caller, EndOutcome, Turn, YieldsTo};
+use crate::local::{Caller, EndOutcome};
 use crate::transport::call::ConnectionId;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,7 +36,7 @@ fn local() -> Local {
 /// Returns a lock for which a caller waits, whose first acquire was sent at zero seconds.
 fn with_waiter() -> Local {
     let local = local();
-    local.await_grant(WAITER, &Queued, &Parker::mine(), base(at(0), 0));
+    local.await_grant(WAITER, &Queued, &Mailbox::mine(), base(at(0), 0));
     local
 }
 
@@ -54,20 +55,24 @@ impl Local {
         self.granted_by_message(message, Generation::default())
     }
 
-    fn news(&self, hold: u64) -> WaiterNews {
-        self.state.lock().waiters.take_news(hold)
+    fn mailbox(&self, hold: u64) -> Arc<Mailbox> {
+        Arc::clone(&self.state.lock().waiters.by_hold[&hold].mailbox)
     }
 
-    /// Returns the grant of the waiting caller, if it has one.
+    /// Takes the grant of the waiting caller, if it has one.
     fn grant_of(&self, hold: u64) -> Option<WaiterGrant> {
-        match self.news(hold) {
-            WaiterNews::Granted(grant) => Some(grant),
-            WaiterNews::MustAsk | WaiterNews::None => None,
+        match self.mailbox(hold).take() {
+            News::Granted(grant) => Some(grant),
+            _ => None,
         }
     }
 
+    /// Returns whether the waiting caller has to ask, and has it do so.
     fn has_to_ask(&self, hold: u64) -> bool {
-        matches!(self.news(hold), WaiterNews::MustAsk)
+        let mailbox = self.mailbox(hold);
+        let must_ask = mailbox.must_ask();
+        mailbox.begin_question();
+        must_ask
     }
 
     fn beat(&self, sent: Moment, reply: HeartbeatReply) {
@@ -152,7 +157,7 @@ fn a_grant_belongs_to_a_waiting_caller_or_to_a_hold() {
     let request = EntryRequest { rules: &Queued, owned: true, waits: true, renewed: true };
     let grant = Grant::owned(at(0), at(30));
     let number = grant.hold.number();
-    local.await_grant(number, &Queued, &Parker::mine(), base(at(0), 0));
+    local.await_grant(number, &Queued, &Mailbox::mine(), base(at(0), 0));
     let hold = local.granted(None, &Caller::new(request), grant, Duration::ZERO);
     assert!(!local.awaits_grants(), "the hold ends the wait in the same step");
     assert!(local.by_message(&message(number, 5)), "a late message about a hold");
@@ -166,7 +171,7 @@ fn a_grant_belongs_to_a_waiting_caller_or_to_a_hold() {
 #[test]
 fn callers_ask_again_if_the_server_forgot_the_terms_of_their_client() {
     let local = with_waiter();
-    local.await_grant(18, &Queued, &Parker::mine(), base(at(0), 0));
+    local.await_grant(18, &Queued, &Mailbox::mine(), base(at(0), 0));
     local.is_queued(WAITER, base(at(0), 10), TERMS);
     local.beat(at(1), answer(10));
     assert!(!local.has_to_ask(WAITER));
@@ -184,7 +189,7 @@ fn callers_ask_again_if_the_server_forgot_the_terms_of_their_client() {
 #[test]
 fn the_terms_of_the_latest_request_count() {
     let local = with_waiter();
-    local.await_grant(18, &Queued, &Parker::mine(), base(at(0), 0));
+    local.await_grant(18, &Queued, &Mailbox::mine(), base(at(0), 0));
     local.is_queued(WAITER, base(at(2), 10), TermsSince(71));
     local.is_queued(18, base(at(1), 10), TERMS);
     assert!(local.has_to_ask(18), "its place may be lost");
@@ -300,15 +305,22 @@ fn heartbeats_at_about_the_same_moment_are_planned_once() {
 }
 
 #[test]
-fn a_waiting_caller_learns_its_news_at_its_turn() {
-    let local = local();
-    let id = crate::command::owner::HoldId::next();
-    local.await_grant(id.number(), &Queued, &Parker::mine(), base(at(0), 0));
-    assert!(matches!(local.turn_unqueued(id, at(1), YieldsTo::Anybody), Turn::AskWhenDue(None)));
+fn a_grant_takes_the_place_of_the_request_to_ask_and_is_not_replaced_by_it() {
+    let local = with_waiter();
     local.ask_again();
-    assert!(matches!(local.turn_unqueued(id, at(1), YieldsTo::Anybody), Turn::AskAtOnce { .. }));
-    local.by_message(&message(id.number(), 5));
-    assert!(matches!(local.turn_unqueued(id, at(1), YieldsTo::Anybody), Turn::Granted(_)));
+    local.by_message(&message(WAITER, 5));
+    local.ask_again();
+    assert_eq!(local.grant_of(WAITER).map(|it| it.token), Some(5));
+    assert!(!local.has_to_ask(WAITER));
+}
+
+/// The caller may have been asked to ask before the grant came.
+#[test]
+fn a_caller_whose_grant_has_ended_asks() {
+    let local = with_waiter();
+    local.by_message(&message(WAITER, 5));
+    local.is_queued(WAITER, base(at(1), 5), TERMS);
+    assert!(local.grant_of(WAITER).is_none() && local.has_to_ask(WAITER));
 }
 
 /// The clock of the former server may have been ahead, so its tokens cannot be compared.

@@ -13,12 +13,15 @@ use crate::cancel::{Limit, ResponseLimit};
 use crate::command::name::Name;
 use crate::command::owner::ThreadId;
 use crate::error::Result;
+use crate::events::Kind;
+use crate::inspect::Side;
+use crate::inspect::holder::HolderInfo;
+use crate::inspect::info::WaitingInfo;
 use crate::kind::named::Named;
 use crate::kind::rules::{self, LockKind, ReleaseReply};
 use crate::local::hold::Hold;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
-use crate::transport::reply::Reply;
 use crate::util::clock;
 
 impl<K: LockKind> Lock<K> {
@@ -69,6 +72,73 @@ impl<K: LockKind> Lock<K> {
     /// The errors of [`is_locked`](Lock::is_locked).
     pub fn remaining(&self) -> Result<Option<Duration>> {
         self.remaining_within(self.response_limit())
+    }
+
+    /// Returns the holder of the lock, or `None` if nobody holds it.
+    ///
+    /// If there are several, returns the first of the [`holders`](Lock::holders), in no particular
+    /// order. Blocks and asks as [`holders`](Lock::holders) does.
+    ///
+    /// # Errors
+    /// The errors of [`holders`](Lock::holders).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// if let Some(holder) = client.lock("orders:42").holder()? {
+    ///     println!("{:?} on {:?} since {:?}", holder.pid(), holder.host(), holder.since());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn holder(&self) -> Result<Option<HolderInfo>> {
+        Ok(self.holders()?.into_iter().next())
+    }
+
+    /// Returns all holders of the lock, in any process and language.
+    ///
+    /// Most locks have one holder. A read lock has one entry per reader. A lock of a
+    /// [named holder](Lock::with_holder) has one entry per hold of this library, and one entry for
+    /// all holds of other libraries. The read side of an [`RwLock`](crate::RwLock) returns the
+    /// readers, the write side the writer. After an early release with a
+    /// [minimum](Lock::with_min_hold) there is no holder, although [`is_locked`](Lock::is_locked)
+    /// returns true.
+    ///
+    /// Blocks until the server answers, for one response time-out at most. Two round trips; one if
+    /// the lock is free. The call then asks the processes of the holders for more facts, if their
+    /// clients have a [record](crate::Builder::announce): it connects to a server for this, in up
+    /// to 250 ms per server that it tries, and waits 125 ms at most for the answers. Without an
+    /// answer these facts are unknown; see [`HolderInfo`]. A record is on any node of a cluster: if
+    /// that node is known not to answer, the call waits 250 ms for it, and does without.
+    ///
+    /// # Errors
+    /// The errors of [`is_locked`](Lock::is_locked), and [`is_server`](crate::Error::is_server)
+    /// without the permission to read the records of clients. The text then names the permissions
+    /// (`docs/permissions.md`).
+    pub fn holders(&self) -> Result<Vec<HolderInfo>> {
+        let side = match self.shared.kind() {
+            Kind::Read => Side::Read,
+            Kind::Write => Side::Write,
+            _ => Side::Both,
+        };
+        // The time of the grant is in the token.
+        let has_tokens = self.shared.kind() == Kind::Queued;
+        self.shared
+            .inspect(|inspector, name, target| inspector.holders(name, side, has_tokens, target))
+    }
+
+    /// Returns the callers that wait for the lock, in any process and language.
+    ///
+    /// For a fair lock and a queue lock, returns the queue; for other kinds, the number of waiting
+    /// clients. Waiters of both sides of an [`RwLock`](crate::RwLock) count together.
+    /// [`WaitingInfo`] has the details.
+    ///
+    /// Blocks until the servers answer, for one response time-out at most. One round trip; two for
+    /// a queue that is not empty; none for a spin lock, because its waiters leave no trace on the
+    /// server.
+    ///
+    /// # Errors
+    /// The errors of [`holders`](Lock::holders).
+    pub fn waiting(&self) -> Result<WaitingInfo> {
+        self.shared.waiting(self.rules.listens_to())
     }
 
     /// Releases a hold whose guard was [detached](crate::Guard::detach).
@@ -158,7 +228,9 @@ impl<K: LockKind> Lock<K> {
         if self.send_once(force, response_limit)? == ReleaseReply::NotHeld {
             return Ok(false);
         }
-        held.iter().for_each(|hold| local.lose(hold));
+        for hold in &held {
+            local.lose(hold);
+        }
         Ok(true)
     }
 
@@ -184,22 +256,24 @@ impl<K: LockKind> Lock<K> {
         }
     }
 
-    /// Asks for the remaining lease. Returns it and the connection of the reply.
+    /// Returns the remaining lease, `None` if the lock is free, and the connection of the reply.
     fn ask_remaining(
         &self,
         context: &LockContext,
         limit: &Limit<'_>,
     ) -> Result<(Option<Duration>, ConnectionId)> {
+        const FREE: i64 = -2;
         let LockContext { engine, local } = context;
         let target = Target::prefer(local.unanswered_release());
         let asked = engine.asks_now();
         let reply = engine.router.call(self.rules.ttl(local.name()), target, limit)?;
-        let left = remaining(reply.value)?;
-        if left.is_none() {
+        let left = reply.value.into_int()?;
+        if left == FREE {
             let is_of_kind = |hold: &Hold| hold.rules().kind() == self.shared.kind();
             engine.lose_absent(asked, local.name().key(), is_of_kind);
+            return Ok((None, reply.connection));
         }
-        Ok((left, reply.connection))
+        Ok((Some(rules::lease_left(left).unwrap_or(Duration::MAX)), reply.connection))
     }
 
     /// Sends a command that must not run twice, if the lock is held.
@@ -226,11 +300,4 @@ impl<K: LockKind> Lock<K> {
         let has_name = |name: &Arc<str>| hold.owner().as_bytes() == name.as_bytes();
         hold.rules().kind() == self.shared.kind() && self.holder.as_ref().is_none_or(has_name)
     }
-}
-
-/// Reads the remaining lease from a reply; `None` if the lock is free.
-fn remaining(reply: Reply) -> Result<Option<Duration>> {
-    const FREE: i64 = -2;
-    let left = reply.into_int()?;
-    Ok((left != FREE).then_some(rules::lease_left(left).unwrap_or(Duration::MAX)))
 }

@@ -93,14 +93,11 @@ impl SharedHandle {
     }
 
     pub(crate) fn set_listener(&mut self, listener: Arc<dyn Events>) {
-        let keep = |context: &Arc<LockContext>| {
-            context.engine.router.check_process()?;
-            context.engine.events.listener(listener)
-        };
-        match self.context.as_ref().map(keep) {
-            Ok(Ok(listener)) => self.settings = self.settings.with_listener(listener),
-            Ok(Err(error)) => self.context = Err(error),
-            Err(_) => {}
+        let Ok(context) = &self.context else { return };
+        let LockContext { engine, .. } = &**context;
+        match engine.router.check_process().and_then(|()| engine.events.listener(listener)) {
+            Ok(listener) => self.settings = self.settings.with_listener(listener),
+            Err(error) => self.context = Err(error),
         }
     }
 }

@@ -89,14 +89,12 @@ impl MultiAcquire<'_> {
                 continue;
             }
             outages = 0;
-            match first {
+            if in_turn {
                 // The refused lock may be held for long: the next round waits for it alone.
-                _ if in_turn => (lost, turns) = (LOST_ROUNDS - 1, turns + 1),
-                Some(_) => {
-                    pause(lost, self.patience);
-                    lost += 1;
-                }
-                None => {}
+                (lost, turns) = (LOST_ROUNDS - 1, turns + 1);
+            } else if first.is_some() {
+                pause(lost, self.patience);
+                lost += 1;
             }
             first = Some(refused);
         }
@@ -129,23 +127,22 @@ impl MultiAcquire<'_> {
             }
         }
         while let Some(next) = holds.iter().position(Option::is_none) {
-            let group = self.group(next, &holds);
+            // The positions of the locks to ask for together with the one at `next`.
+            let open = (next..holds.len()).filter(|at| holds[*at].is_none());
+            let group: Vec<_> =
+                open.filter(|at| *at == next || self.fit_one_batch(next, *at)).collect();
             match self.take(&group, first.is_some())? {
                 MultiOutcome::Refused(position) => {
                     return Ok(Some(MultiOutcome::Refused(group[position])));
                 }
                 MultiOutcome::All(taken) => {
-                    group.into_iter().zip(taken).for_each(|(at, hold)| holds[at] = Some(hold));
+                    for (at, hold) in group.into_iter().zip(taken) {
+                        holds[at] = Some(hold);
+                    }
                 }
             }
         }
         Ok(Some(MultiOutcome::All(holds.into_iter().flatten().collect())))
-    }
-
-    /// Returns the positions of the locks to ask for together with the one at `next`.
-    fn group(&self, next: usize, holds: &[Option<HoldHandle>]) -> Vec<usize> {
-        let open = (next..holds.len()).filter(|at| holds[*at].is_none());
-        open.filter(|at| *at == next || self.fit_one_batch(next, *at)).collect()
     }
 
     /// Returns whether two members are plain locks of one client, one lease and one slot.
@@ -169,7 +166,9 @@ impl MultiAcquire<'_> {
         let mut calls: Vec<_> =
             group.iter().map(|at| self.calls[*at].with_patience(Patience::None)).collect();
         if was_refused {
-            calls.iter_mut().for_each(|call| call.options.yields_by = None);
+            for call in &mut calls {
+                call.options.yields_by = None;
+            }
         }
         match &calls[..] {
             [single] => take_single(single),

@@ -15,7 +15,6 @@ use crate::lock::multi_lock::acquire::MultiOutcome;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
 use crate::transport::pool::request::{CallReply, Failure};
-use crate::transport::reply::Reply;
 use crate::transport::topology::route::Generation;
 use crate::util::clock;
 
@@ -32,7 +31,8 @@ pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
             CallEntry::Refused => return Ok(MultiOutcome::Refused(position)),
         }
     }
-    if let Some(acquire) = BatchAcquire::new(&acquirers) {
+    if let Some((_, first)) = acquirers.first() {
+        let acquire = BatchAcquire { acquirers: &acquirers, first: first.call };
         let answered = acquire.ask()?;
         if let Some(position) = acquire.refused(&answered)? {
             return Ok(MultiOutcome::Refused(position));
@@ -75,12 +75,6 @@ struct Answered {
 }
 
 impl<'a> BatchAcquire<'a> {
-    /// Returns the command for these acquirers; `None` if there is no acquirer.
-    fn new(acquirers: &'a [(usize, Acquirer<'a>)]) -> Option<BatchAcquire<'a>> {
-        let (_, first) = acquirers.first()?;
-        Some(BatchAcquire { acquirers, first: first.call })
-    }
-
     fn locals(&self) -> impl Iterator<Item = &'a Local> + Clone {
         self.acquirers.iter().map(|(_, acquirer)| &*acquirer.call.context.local)
     }
@@ -100,13 +94,13 @@ impl<'a> BatchAcquire<'a> {
             (earlier_copy, near) = (earlier_copy.or(former), former.or(near));
             let pending = router.queue(self.command(), Target::prefer(near));
             let (connection, outcome) = router.wait_without_retry(pending, &limit);
-            let unanswered = |failure: &Failure| {
-                if failure.is_written() || earlier_copy.is_some() {
-                    self.undo(connection);
-                    former = None;
-                }
-            };
-            let reply = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
+            if let Err(failure) = &outcome
+                && (failure.is_written() || earlier_copy.is_some())
+            {
+                self.undo(connection);
+                former = None;
+            }
+            let reply = outcome.map_err(Failure::into_error)?;
             if reply.copies.may_exist() {
                 earlier_copy.get_or_insert(connection);
             }
@@ -119,7 +113,9 @@ impl<'a> BatchAcquire<'a> {
                 Ok(Answered { reply, generation, earlier_copy })
             }
             Err(error) => {
-                former.into_iter().for_each(|connection| self.undo(connection));
+                if let Some(connection) = former {
+                    self.undo(connection);
+                }
                 Err(error)
             }
         }
@@ -137,7 +133,8 @@ impl<'a> BatchAcquire<'a> {
     /// Returns the position of the refused lock, `None` if all were granted.
     fn refused(&self, answered: &Answered) -> Result<Option<usize>> {
         let reply = &answered.reply;
-        let numbers = read(&reply.value).inspect_err(|_| self.undo(reply.connection))?;
+        let numbers = reply.value.clone().into_ints();
+        let numbers = numbers.inspect_err(|_| self.undo(reply.connection))?;
         let Some(number) = numbers.first() else { return Ok(None) };
         // An earlier copy may have taken all locks, and lost one of them before this copy ran.
         if answered.earlier_copy.is_some() {
@@ -167,8 +164,4 @@ impl<'a> BatchAcquire<'a> {
             acquirer.undo(Some(acquirer.copy_on(connection)), None, self.first.lease());
         }
     }
-}
-
-fn read(reply: &Reply) -> Result<Vec<i64>> {
-    reply.clone().into_ints()
 }

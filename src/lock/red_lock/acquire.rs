@@ -121,13 +121,12 @@ impl<'a> RedAcquire<'a> {
         if let Some(waited) = self.record.waited() {
             let acquired = matches!(outcome, Ok(Some(_)));
             let (at, kind, hold) = (clock::wall_time(), Kind::Red, None);
-            let name = || Arc::clone(&self.lock.name);
-            let event = || Waited { at, name: name(), kind, hold, waited, acquired };
-            let members = self.lock.members.iter();
-            members.for_each(|member| {
-                let (events, listener) = (&member.engine.events, member.lock.listener());
-                events.emit_with(listener, || Event::Waited(event()));
-            });
+            for RedMember { engine, lock } in &self.lock.members {
+                engine.events.emit_with(lock.listener(), || {
+                    let name = Arc::clone(&self.lock.name);
+                    Event::Waited(Waited { at, name, kind, hold, waited, acquired })
+                });
+            }
         }
         outcome
     }
@@ -164,13 +163,18 @@ impl<'a> RedAcquire<'a> {
     fn watch_hold(&mut self, hold: &Arc<QuorumHold>, now: Moment) -> Moment {
         let lock = self.lock;
         hold.watch(&self.parker);
-        let known = self.hold_poll.take().filter(|poll| poll.is_of(hold));
-        let poll = self.hold_poll.insert(known.unwrap_or_else(|| HoldPoll::new(lock, hold)));
+        let known = self.hold_poll.take().filter(|poll| Arc::ptr_eq(&poll.hold, hold));
+        let poll = self.hold_poll.insert(known.unwrap_or_else(|| HoldPoll {
+            hold: Arc::clone(hold),
+            due: clock::now() + lock.poll_interval(),
+            query: None,
+        }));
         if poll.finds_free(lock) {
             hold.lose(LostReason::Gone);
             return now;
         }
-        (now + hold.remaining()).min(poll.next_check())
+        let end = now + hold.remaining();
+        end.min(poll.query.as_ref().map_or(poll.due, |query| query.next_check()))
     }
 
     /// Plans the next question after a refusal, or after one that too few servers answered.
@@ -184,7 +188,7 @@ impl<'a> RedAcquire<'a> {
             return;
         }
         self.record.waits(self.started);
-        if self.channels.is_empty() {
+        if self.channels.registrations.is_empty() {
             self.retries.next = now;
             return self.channels.listen(&self.lock.members, &self.parker);
         }
@@ -213,7 +217,12 @@ impl<'a> RedAcquire<'a> {
             None => drop(late),
         });
         if hold.check().is_err() {
-            return self.granted_too_late();
+            self.retries.late_grants += 1;
+            if self.retries.late_grants == MAX_LATE_GRANTS {
+                let text = "a majority of the grants arrived too late";
+                return Err(Error::lost(LostReason::Expired, text));
+            }
+            return Ok(None);
         }
         self.lock.local.granted(&hold, self.holder.clone());
         Ok(Some(hold))
@@ -239,15 +248,6 @@ impl<'a> RedAcquire<'a> {
             });
         }
         ballot
-    }
-
-    fn granted_too_late(&mut self) -> Result<Option<Arc<QuorumHold>>> {
-        self.retries.late_grants += 1;
-        if self.retries.late_grants == MAX_LATE_GRANTS {
-            Err(Error::lost(LostReason::Expired, "a majority of the grants arrived too late"))
-        } else {
-            Ok(None)
-        }
     }
 }
 
@@ -276,10 +276,12 @@ impl Question for RedAcquire<'_> {
                     self.retries.has_asked_last = true;
                     return Ok(Step::AskAtLeastOnce);
                 }
-                match (now < quiet_until, next <= now || self.channels.has_unseen()) {
-                    (false, true) => return Ok(Step::Ask),
-                    (true, _) => quiet_until,
-                    (false, false) => next,
+                if now < quiet_until {
+                    quiet_until
+                } else if next <= now || self.channels.has_unseen() {
+                    return Ok(Step::Ask);
+                } else {
+                    next
                 }
             }
         };
@@ -342,10 +344,6 @@ struct RedChannels {
 }
 
 impl RedChannels {
-    fn is_empty(&self) -> bool {
-        self.registrations.is_empty()
-    }
-
     fn listen(&mut self, members: &[RedMember], parker: &Arc<Parker>) {
         for RedMember { engine, lock } in members {
             if let Some(channel) = lock.channel() {
@@ -382,15 +380,6 @@ struct HoldPoll {
 }
 
 impl HoldPoll {
-    fn new(lock: &RedLock, hold: &Arc<QuorumHold>) -> HoldPoll {
-        let due = clock::now() + lock.poll_interval();
-        HoldPoll { hold: Arc::clone(hold), due, query: None }
-    }
-
-    fn is_of(&self, hold: &Arc<QuorumHold>) -> bool {
-        Arc::ptr_eq(&self.hold, hold)
-    }
-
     /// Returns whether the servers report the lock free. Does not block.
     fn finds_free(&mut self, lock: &RedLock) -> bool {
         let now = clock::now();
@@ -409,10 +398,6 @@ impl HoldPoll {
         if let Some(query) = self.query.take() {
             query.close();
         }
-    }
-
-    fn next_check(&self) -> Moment {
-        self.query.as_ref().map_or(self.due, |query| query.next_check())
     }
 }
 

@@ -182,7 +182,9 @@ impl<T> Ballot<T> {
         } else if no > spare || is_majority_wait_over {
             Some(Ok(false))
         } else if failed > spare || open == 0 || passed >= self.limits.timeout {
-            Some(Err(votes.errors.first().cloned().unwrap_or_else(too_few_votes)))
+            let text = "too few of the servers have answered in time";
+            let error = votes.errors.first().cloned();
+            Some(Err(error.unwrap_or_else(|| Error::new(ErrorKind::Timeout, text))))
         } else {
             None
         }
@@ -230,13 +232,11 @@ impl<T> Ballot<T> {
         let handed_over = BallotState::HandedOver(Arc::clone(&receiver), Box::new(is_wanted));
         let before = std::mem::replace(&mut *self.state.lock(), handed_over);
         if let BallotState::Open(votes) = before {
-            votes.yes.into_iter().for_each(|yes| receiver(yes));
+            for yes in votes.yes {
+                receiver(yes);
+            }
         }
     }
-}
-
-fn too_few_votes() -> Error {
-    Error::new(ErrorKind::Timeout, "too few of the servers have answered in time")
 }
 
 #[cfg(all(test, not(leasehold_model)))]

@@ -183,7 +183,9 @@ impl RedLocalState {
         self.holds.retain(|entry| {
             let attended = entry.guards > 0 && !entry.holder.has_ended();
             let kept = attended || entry.hold.is_valid();
-            removed.extend((!kept).then(|| Arc::clone(&entry.hold)));
+            if !kept {
+                removed.push(Arc::clone(&entry.hold));
+            }
             kept
         });
         removed

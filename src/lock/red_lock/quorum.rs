@@ -151,7 +151,9 @@ impl QuorumHold {
             // A weak reference, so that the end of the quorum hold does not wait for an extension
             // that has not started. If the extension fails, the hold keeps its granted lease.
             executor.run(move || {
-                drop(hold.upgrade().map(|hold| hold.extend(lease, hold.response_limit())))
+                if let Some(hold) = hold.upgrade() {
+                    drop(hold.extend(lease, hold.response_limit()));
+                }
             });
         }
         None
@@ -170,7 +172,9 @@ impl QuorumHold {
         let counts_losses = mem::replace(&mut state.counts_losses, true);
         let holds = if counts_losses { Vec::new() } else { state.holds.clone() };
         drop(state);
-        holds.iter().for_each(|hold| self.count_after_loss(hold));
+        for hold in &holds {
+            self.count_after_loss(hold);
+        }
         // Notices a loss of the majority that happened before the registration.
         self.is_valid();
     }
@@ -179,7 +183,9 @@ impl QuorumHold {
     fn count_after_loss(self: &Arc<Self>, hold: &HoldHandle) {
         let quorum_hold = Arc::downgrade(self);
         hold.on_lost(move || {
-            quorum_hold.upgrade().map(|quorum_hold| quorum_hold.is_valid());
+            if let Some(quorum_hold) = quorum_hold.upgrade() {
+                quorum_hold.is_valid();
+            }
         });
     }
 
@@ -188,7 +194,9 @@ impl QuorumHold {
     /// Keeps no handle: callers that wait for the hold watch it too, and a handle that such a
     /// caller kept would delay the release by the holder.
     pub(crate) fn watch(&self, parker: &Arc<Parker>) {
-        self.state.lock().holds.iter().for_each(|hold| hold.hold().watch(parker));
+        for hold in &self.state.lock().holds {
+            hold.hold().watch(parker);
+        }
     }
 
     fn all(&self) -> Vec<Arc<HoldHandle>> {
@@ -205,7 +213,9 @@ impl QuorumHold {
     /// Starts the renewal of all holds and of late grants.
     pub(crate) fn keep_renewed(&self) {
         self.state.lock().renewed = true;
-        self.all().iter().for_each(|hold| hold.keep_renewed());
+        for hold in &self.all() {
+            hold.keep_renewed();
+        }
     }
 
     /// Returns whether any hold would end before such a lease.
@@ -251,8 +261,7 @@ impl Drop for QuorumHold {
 }
 
 /// Blocks until no extension uses the hold, and returns it.
-pub(crate) fn unshared(hold: Arc<HoldHandle>) -> HoldHandle {
-    let mut hold = hold;
+pub(crate) fn unshared(mut hold: Arc<HoldHandle>) -> HoldHandle {
     loop {
         match Arc::try_unwrap(hold) {
             Ok(hold) => return hold,

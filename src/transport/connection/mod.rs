@@ -107,15 +107,19 @@ impl Connection {
     ///
     /// One round trip after the socket is connected.
     pub(crate) fn open(address: &Address, timeouts: Timeouts, name: &str) -> Result<Connection> {
-        let server = address.shown();
-        let stream = Stream::connect(address, timeouts.connect)
-            .map_err(|error| unreachable_server(address, error))?;
-        let (parser, server) = (Parser::new(), Arc::clone(server));
-        let role = ServerRole::default();
+        let server = Arc::clone(address.shown());
+        let stream = Stream::connect(address, timeouts.connect).map_err(|error| {
+            let public = match error.kind() {
+                // The cause says no more.
+                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::timeout(),
+                _ => Error::connection("the server cannot be reached").with_source(error),
+            };
+            public.with_server(Arc::clone(&server))
+        })?;
+        let (parser, role) = (Parser::new(), ServerRole::default());
         let mut conn = Connection { stream, parser, server, timeouts, role };
-        conn.role = conn
-            .handshake(address, name)
-            .map_err(|error| error.with_server(Arc::clone(address.shown())))?;
+        let role = conn.handshake(address, name);
+        conn.role = role.map_err(|error| error.with_server(Arc::clone(&conn.server)))?;
         Ok(conn)
     }
 
@@ -137,7 +141,9 @@ impl Connection {
     fn handshake(&mut self, address: &Address, name: &str) -> Result<ServerRole> {
         let select = address.select();
         let mut bytes = address.hello(name).bytes;
-        select.iter().for_each(|call| bytes.extend_from_slice(&call.bytes));
+        if let Some(call) = &select {
+            bytes.extend_from_slice(&call.bytes);
+        }
 
         let deadline = self.send(&bytes).map_err(|fault| fault.error)?;
         let hello = self.read_reply(deadline).map_err(|fault| fault.error)?;
@@ -158,7 +164,10 @@ impl Connection {
 
     /// Reads the reply to a command that was sent before; a refusal is an error.
     pub(crate) fn read_accepted_reply(&mut self, deadline: Moment) -> Result<Reply> {
-        accepted(self.read_reply(deadline).map_err(|fault| fault.error)?)
+        match self.read_reply(deadline).map_err(|fault| fault.error)? {
+            Reply::Refused(refusal) => Err(Error::refused(&refusal)),
+            reply => Ok(reply),
+        }
     }
 
     /// Returns whether the server reported the role of replica.
@@ -325,23 +334,6 @@ fn hello_refused(refusal: &Refusal, address: &Address) -> Error {
             None => Error::refused(refusal),
         }
     }
-}
-
-/// Turns a refusal into an error.
-fn accepted(reply: Reply) -> Result<Reply> {
-    match reply {
-        Reply::Refused(refusal) => Err(Error::refused(&refusal)),
-        reply => Ok(reply),
-    }
-}
-
-fn unreachable_server(address: &Address, error: io::Error) -> Error {
-    let public = match error.kind() {
-        // The cause says no more.
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::timeout(),
-        _ => Error::connection("the server cannot be reached").with_source(error),
-    };
-    public.with_server(Arc::clone(address.shown()))
 }
 
 impl Fault {

@@ -18,12 +18,6 @@ pub(crate) struct Certificates {
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Certificates {
-    pub(super) fn is_empty(&self) -> bool {
-        self.authority.is_none() && self.identity.is_none()
-    }
-}
-
 /// Certificates, and the TLS settings built from them when the first address needs TLS.
 pub(crate) struct Trust<'a> {
     certificates: &'a Certificates,
@@ -33,11 +27,11 @@ pub(crate) struct Trust<'a> {
 impl<'a> Trust<'a> {
     /// Creates the trust of one client. Certificates without the feature `tls` are an error.
     pub(crate) fn new(certificates: &'a Certificates) -> Result<Trust<'a>> {
-        if cfg!(feature = "tls") || certificates.is_empty() {
-            Ok(Trust { certificates, settings: OnceCell::new() })
-        } else {
-            Err(no_tls())
+        let Certificates { authority, identity } = certificates;
+        if !cfg!(feature = "tls") && (authority.is_some() || identity.is_some()) {
+            return Err(no_tls());
         }
+        Ok(Trust { certificates, settings: OnceCell::new() })
     }
 
     /// Returns the settings that all connections of one client share.
@@ -148,9 +142,12 @@ mod backend {
         let config = match &certificates.identity {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
-                builder.with_client_auth_cert(certificates_in(chain)?, key_in(key)?).map_err(
-                    |error| unusable("the client certificate or its key is unusable", error),
-                )?
+                let chain = certificates_in(chain)?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(bad_pem)?;
+                let builder = builder.with_client_auth_cert(chain, key);
+                builder.map_err(|error| {
+                    unusable("the client certificate or its key is unusable", error)
+                })?
             }
         };
         Ok(Arc::new(config))
@@ -183,10 +180,6 @@ mod backend {
             none if none.is_empty() => Err(Error::configuration("a PEM contains no certificate")),
             all => Ok(all),
         }
-    }
-
-    fn key_in(pem: &[u8]) -> Result<PrivateKeyDer<'static>> {
-        PrivateKeyDer::from_pem_slice(pem).map_err(bad_pem)
     }
 
     /// Returns the error for bad PEM, without its cause, which may quote a part of a key.

@@ -78,9 +78,12 @@ impl ServerUrl {
 /// Splits the text behind the scheme.
 fn split(rest: &str) -> Result<Parts<'_>> {
     if let Some((front, fragment)) = rest.split_once('#') {
-        let is_insecure = fragment == "insecure" && !front.is_empty();
-        let reason = if fragment.contains('@') { SIGNS } else { FRAGMENT };
-        return Err(if is_insecure { insecure() } else { refused(reason) });
+        if fragment == "insecure" && !front.is_empty() {
+            return Err(Error::configuration(
+                "the URL contains \"#insecure\", but certificates are always checked",
+            ));
+        }
+        return Err(refused(if fragment.contains('@') { SIGNS } else { FRAGMENT }));
     }
     let (front, parameters) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = front.split_at(front.find('/').unwrap_or(front.len()));
@@ -89,18 +92,23 @@ fn split(rest: &str) -> Result<Parts<'_>> {
 
 fn read_tcp(parts: Parts<'_>, wants_tls: bool) -> Result<ServerUrl> {
     let Parts { authority, path, parameters } = parts;
-    let is_unencoded = |text: &str| text.contains('@');
     let (user_info, address) = authority.rsplit_once('@').unwrap_or(("", authority));
-    if [user_info, path, parameters].into_iter().any(is_unencoded) {
+    if [user_info, path, parameters].into_iter().any(|part| part.contains('@')) {
         return Err(refused(SIGNS));
     }
-    let login = read_user_info(user_info)?;
+    // `user:password`, of which each part may be missing.
+    let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
+    let text = |part: &str| (!part.is_empty()).then(|| decoded_text(part)).transpose();
+    let login = Login { user: text(user)?, password: text(password)? };
     check_address(address)?;
     // The redis crate is built without TLS, and refuses the schemes with TLS.
     let info = format!("redis://{address}").into_connection_info().map_err(|_| refused(HOST))?;
     let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { return Err(refused(FORMS)) };
     let parameters = Parameters::read(parameters, &["db"], PARAMETERS)?;
-    let database = read_database(read_path(path)?, parameters.get("db"))?;
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let number = if path.is_empty() { None } else { Some(read_number(path, PATH)?) };
+    let database = read_database(number, parameters.get("db"))?;
     Ok(ServerUrl { endpoint: Endpoint::Host(host, port), wants_tls, login, database })
 }
 
@@ -118,13 +126,6 @@ fn read_socket(parts: Parts<'_>) -> Result<ServerUrl> {
     let password = parameters.get("pass").map(decoded_text).transpose()?;
     let endpoint = Endpoint::Path(OsString::from_vec(decoded(path)?).into());
     Ok(ServerUrl { endpoint, wants_tls: false, login: Login { user, password }, database })
-}
-
-/// Reads `user:password`, of which each part may be missing.
-fn read_user_info(user_info: &str) -> Result<Login> {
-    let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
-    let text = |part: &str| (!part.is_empty()).then(|| decoded_text(part)).transpose();
-    Ok(Login { user: text(user)?, password: text(password)? })
 }
 
 /// Decodes a user or a password.
@@ -162,13 +163,6 @@ fn check_address(address: &str) -> Result<()> {
     if port.is_empty() || is_port { Ok(()) } else { Err(refused(PORT)) }
 }
 
-/// Returns the database that the path names.
-fn read_path(path: &str) -> Result<Option<u32>> {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    let path = path.strip_suffix('/').unwrap_or(path);
-    if path.is_empty() { Ok(None) } else { read_number(path, PATH).map(Some) }
-}
-
 impl<'a> Parameters<'a> {
     /// Splits the text behind `?`. Refuses, for `reason`, unknown and repeated parameters.
     fn read(text: &'a str, known: &[&str], reason: &'static str) -> Result<Parameters<'a>> {
@@ -200,10 +194,6 @@ fn read_database(path: Option<u32>, parameter: Option<&str>) -> Result<Option<u3
 fn read_number(text: &str, reason: &'static str) -> Result<u32> {
     let is_number = text.bytes().all(|digit| digit.is_ascii_digit());
     text.parse().ok().filter(|_| is_number).ok_or_else(|| refused(reason))
-}
-
-fn insecure() -> Error {
-    Error::configuration("the URL contains \"#insecure\", but certificates are always checked")
 }
 
 fn refused(reason: &'static str) -> Error {

@@ -80,12 +80,11 @@ pub(crate) struct MessageCount(u64);
 
 impl Channel {
     fn new(name: &str) -> Channel {
-        let idle_since = clock::now();
         let state = ChannelState {
             subscription: SubscriptionState::Unsubscribed,
             waiting: Vec::new(),
             audience: None,
-            idle_since,
+            idle_since: clock::now(),
         };
         Channel { name: name.into(), message_count: AtomicU64::new(0), state: Mutex::new(state) }
     }
@@ -109,14 +108,6 @@ impl Channel {
         Registration { channel: Arc::clone(self), parker: Arc::clone(parker) }
     }
 
-    fn unregister(&self, parker: &Arc<Parker>) {
-        let mut state = self.state.lock();
-        if let Some(at) = state.waiting.iter().position(|other| Arc::ptr_eq(other, parker)) {
-            state.waiting.swap_remove(at);
-        }
-        state.idle_since = clock::now();
-    }
-
     /// Counts a message and wakes all waiting callers.
     ///
     /// For most kinds there is one: the head of the queue.
@@ -128,18 +119,24 @@ impl Channel {
     pub(crate) fn message(&self, payload: &[u8]) {
         let state = self.state.lock();
         self.count(&state);
-        state.audience().inspect(|audience| audience.hears(payload));
+        if let Some(audience) = state.audience() {
+            audience.hears(payload);
+        }
     }
 
     /// Counts an event after which messages may have been missed.
     fn count_and_wake(&self, state: &ChannelState) {
         self.count(state);
-        state.audience().inspect(|audience| audience.may_have_missed());
+        if let Some(audience) = state.audience() {
+            audience.may_have_missed();
+        }
     }
 
     fn count(&self, state: &ChannelState) {
         self.message_count.fetch_add(1, Ordering::AcqRel);
-        state.waiting.iter().for_each(|parker| parker.unpark());
+        for parker in &state.waiting {
+            parker.unpark();
+        }
     }
 
     /// Stores that the subscription was sent, was confirmed, or ended.
@@ -224,7 +221,11 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.channel.unregister(&self.parker);
+        let mut state = self.channel.state.lock();
+        if let Some(at) = state.waiting.iter().position(|other| Arc::ptr_eq(other, &self.parker)) {
+            state.waiting.swap_remove(at);
+        }
+        state.idle_since = clock::now();
     }
 }
 
@@ -290,7 +291,9 @@ impl Channels {
 
     /// Makes all waiting callers send another attempt, after a topology change.
     pub(crate) fn wake_all(&self) {
-        self.awaited().iter().for_each(|channel| channel.notify());
+        for channel in self.awaited() {
+            channel.notify();
+        }
     }
 
     /// Returns the listener's session, or `None` if it accepts no subscription requests.

@@ -119,16 +119,23 @@ impl Listeners {
     }
 
     fn request_to(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
-        let is_unsubscribed = channel.subscription() == SubscriptionState::Unsubscribed;
-        let request = || self.channels.message_to_listener(node, channel.name());
-        is_unsubscribed.then(request).flatten()
+        if channel.subscription() != SubscriptionState::Unsubscribed {
+            return None;
+        }
+        self.channels.message_to_listener(node, channel.name())
     }
 
     /// Stops the listeners of nodes that serve no slots. Does not block.
     pub(crate) fn leave_old_nodes(&self) {
-        if let Some(nodes) = &self.per_node {
-            nodes.leave_old_nodes();
-        }
+        let Some(nodes) = &self.per_node else { return };
+        let owners = nodes.cluster.owners();
+        nodes.listeners.lock().retain(|node, listener| {
+            let stays = owners.contains(node);
+            if !stays {
+                drop(listener.stop());
+            }
+            stays
+        });
     }
 
     /// Makes all threads end, and returns them for joining. Does not block.
@@ -162,16 +169,5 @@ impl NodeListeners {
         let listener = Arc::new(Listener::new(settings, Arc::clone(&self.channels)));
         listeners.insert(node, Arc::clone(&listener));
         Some(listener)
-    }
-
-    fn leave_old_nodes(&self) {
-        let owners = self.cluster.owners();
-        self.listeners.lock().retain(|node, listener| {
-            let stays = owners.contains(node);
-            if !stays {
-                drop(listener.stop());
-            }
-            stays
-        });
     }
 }

@@ -141,14 +141,10 @@ impl ListenerSettings {
     fn control_channel(&self) -> Result<Arc<str>> {
         let Some(node) = &self.node else { return Ok(Arc::clone(&self.control)) };
         let prefix = self.control.replace(['{', '}'], "");
-        let channel = node.cluster.channel_on(node.number, &prefix).map(Arc::from);
-        let no_slots = || Error::new(ErrorKind::Connection, "the node serves no slots any more");
-        channel.ok_or_else(no_slots)
-    }
-
-    /// Returns the name of a pub/sub command, or of its sharded form with sharded pub/sub.
-    fn command(&self, unsharded: &'static str) -> String {
-        format!("{}{unsharded}", if self.shard().is_some() { "S" } else { "" })
+        let Some(channel) = node.cluster.channel_on(node.number, &prefix) else {
+            return Err(Error::new(ErrorKind::Connection, "the node serves no slots any more"));
+        };
+        Ok(channel.into())
     }
 
     /// Returns the largest number of channels in one command.
@@ -184,7 +180,9 @@ impl ListenerOrders {
     /// Makes the thread end, and ends its connection. Does not block.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.connection.lock().iter().for_each(Disconnector::disconnect);
+        if let Some(connection) = &*self.connection.lock() {
+            connection.disconnect();
+        }
     }
 
     /// Stores the connection that a stop has to end. A stop before that shows in `has_to_stop`.
@@ -194,10 +192,6 @@ impl ListenerOrders {
 
     fn has_to_stop(&self) -> bool {
         self.stop.load(Ordering::Acquire)
-    }
-
-    fn set_stay(&self, stay: bool) {
-        self.stay.store(stay, Ordering::Release);
     }
 
     fn has_to_stay(&self) -> bool {
@@ -235,19 +229,25 @@ impl Listener {
 
     /// Connects, and keeps the connection without waiting callers. Does not block.
     pub(crate) fn stay_connected(self: &Arc<Listener>) {
-        self.orders.set_stay(true);
+        self.orders.stay.store(true, Ordering::Release);
         self.wake_thread();
     }
 
     /// Lets the connection end when no caller needs it. Does not block.
     pub(crate) fn need_not_stay(&self) {
-        self.orders.set_stay(false);
+        self.orders.stay.store(false, Ordering::Release);
     }
 
     fn wake_thread(self: &Arc<Listener>) {
         self.parker.unpark();
-        if !self.started.swap(true, Ordering::AcqRel) {
-            self.start();
+        if self.started.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let listener = Arc::clone(self);
+        match threads::start("leasehold-listener", move || listener.run()) {
+            Ok(thread) => *self.thread.lock() = Some(thread),
+            // Waiting callers poll, and the next one tries again.
+            Err(_) => self.started.store(false, Ordering::Release),
         }
     }
 
@@ -256,15 +256,6 @@ impl Listener {
         let awaited = self.channels.awaited();
         awaited.iter().any(|channel| self.settings.covers(channel.name()))
             || self.settings.awaits_messages(&self.channels)
-    }
-
-    fn start(self: &Arc<Listener>) {
-        let listener = Arc::clone(self);
-        match threads::start("leasehold-listener", move || listener.run()) {
-            Ok(thread) => *self.thread.lock() = Some(thread),
-            // Waiting callers poll, and the next one tries again.
-            Err(_) => self.started.store(false, Ordering::Release),
-        }
     }
 
     /// Makes the thread end, and returns it for joining. Does not block.

@@ -60,10 +60,9 @@ struct Subscription {
 impl Drop for Subscriber<'_> {
     fn drop(&mut self) {
         self.channels.end_control(&self.control);
-        let subscriptions = self.subscriptions.values();
-        subscriptions.for_each(|subscription| {
-            subscription.channel.set_subscription(SubscriptionState::Unsubscribed)
-        });
+        for subscription in self.subscriptions.values() {
+            subscription.channel.set_subscription(SubscriptionState::Unsubscribed);
+        }
     }
 }
 
@@ -123,7 +122,11 @@ impl<'a> Subscriber<'a> {
                 }
                 Some(Reply::Push(Push::Subscribed { channel })) => {
                     self.on_subscribed(&channel)?;
-                    self.quiet_if_unneeded(orders);
+                    // A new connection that is only kept for requests becomes quiet here, because
+                    // its control channel has to be confirmed within the short silence.
+                    if !self.is_needed() {
+                        self.becomes_quiet(orders);
+                    }
                 }
                 Some(Reply::Push(Push::Unsubscribed { channel })) => {
                     self.on_unsubscribed(&channel)?
@@ -156,16 +159,6 @@ impl<'a> Subscriber<'a> {
             self.heard_at = clock::now();
         }
         Ok(reply)
-    }
-
-    /// Makes a new connection quiet if it is only kept for requests.
-    ///
-    /// Called after confirmations: that of the control channel has to come within the short
-    /// silence.
-    fn quiet_if_unneeded(&mut self, orders: &ListenerOrders) {
-        if !self.is_needed() {
-            self.becomes_quiet(orders);
-        }
     }
 
     /// Makes the connection quiet if it is kept for requests. Returns whether it is.
@@ -202,7 +195,10 @@ impl<'a> Subscriber<'a> {
             return Ok(());
         }
         match payload {
-            b"" => self.check_confirmations().and_then(|()| self.end_unused()),
+            b"" => {
+                self.check_confirmations()?;
+                self.end_unused()
+            }
             _ if self.channels.is_handled(payload, self.generation) => Ok(()),
             name => {
                 let channel = self.channels.channel(&String::from_utf8_lossy(name));
@@ -254,18 +250,19 @@ impl<'a> Subscriber<'a> {
     ///
     /// With sharded pub/sub the refusal belongs to the oldest request without a reply.
     fn on_refusal(&mut self, refusal: &Refusal) -> Result<()> {
-        match (self.settings.shard(), refusal.redirect(), self.requested.pop_front()) {
-            (Some(shard), Some(redirect), channel) => {
-                if let Redirect::Moved(slot, address) = redirect {
-                    shard.cluster.slot_moved(slot, &address, shard.number);
-                }
-                shard.cluster.request_refresh();
-                // Without an open request, the node has refused the end of a subscription.
-                channel.into_iter().for_each(|channel| self.drop_channel(&channel));
-                Ok(())
-            }
-            _ => Err(Error::refused(refusal)),
+        let requested = self.requested.pop_front();
+        let (Some(shard), Some(redirect)) = (self.settings.shard(), refusal.redirect()) else {
+            return Err(Error::refused(refusal));
+        };
+        if let Redirect::Moved(slot, address) = redirect {
+            shard.cluster.slot_moved(slot, &address, shard.number);
         }
+        shard.cluster.request_refresh();
+        // Without an open request, the node has refused the end of a subscription.
+        if let Some(channel) = requested {
+            self.drop_channel(&channel);
+        }
+        Ok(())
     }
 
     /// Drops a channel that another node serves.
@@ -307,18 +304,14 @@ impl<'a> Subscriber<'a> {
     /// that another node serves: the former node does not count their subscribers at a release.
     fn end_unused(&mut self) -> Result<()> {
         let (now, settings) = (clock::now(), self.settings);
-        let ends = |name: &str, channel: &Channel| {
+        let ended = self.subscriptions.extract_if(|name, Subscription { channel, .. }| {
             let has_moved = settings.shard().is_none() && !settings.covers(name);
             if has_moved {
                 channel.set_subscription(SubscriptionState::Unsubscribed);
             }
             has_moved || channel.retire(now, settings.linger)
-        };
-        let ended: Vec<_> = self
-            .subscriptions
-            .extract_if(|name, subscription| ends(name, &subscription.channel))
-            .map(|(name, _)| name)
-            .collect();
+        });
+        let ended: Vec<_> = ended.map(|(name, _)| name).collect();
         for chunk in ended.chunks(self.settings.channels_per_command()) {
             let names: Vec<_> = chunk.iter().map(|name| name.as_bytes()).collect();
             self.send("UNSUBSCRIBE", &names)?;
@@ -330,16 +323,15 @@ impl<'a> Subscriber<'a> {
     /// Returns an error if a subscription is not confirmed within the response time-out.
     fn check_confirmations(&self) -> Result<()> {
         let overdue_before = clock::now().before(self.settings.timeouts.response);
-        let unconfirmed = |subscription: &Subscription| {
-            subscription.requested_at < overdue_before
-                && subscription.channel.subscription() == SubscriptionState::Requested
-        };
-        if self.subscriptions.values().any(unconfirmed) {
-            let message = "the server did not confirm a subscription in time";
-            Err(Error::new(ErrorKind::Connection, message))
-        } else {
-            Ok(())
+        for Subscription { channel, requested_at } in self.subscriptions.values() {
+            if *requested_at < overdue_before
+                && channel.subscription() == SubscriptionState::Requested
+            {
+                let message = "the server did not confirm a subscription in time";
+                return Err(Error::new(ErrorKind::Connection, message));
+            }
         }
+        Ok(())
     }
 
     /// Returns whether callers of this process need the connection.
@@ -359,7 +351,8 @@ impl<'a> Subscriber<'a> {
 
     /// Sends a pub/sub command, in its sharded form if this listener uses sharded pub/sub.
     fn send(&mut self, command: &'static str, channels: &[&[u8]]) -> Result<()> {
-        let command = self.settings.command(command);
+        let prefix = if self.settings.shard().is_some() { "S" } else { "" };
+        let command = format!("{prefix}{command}");
         let parts = [&[command.as_bytes()], channels].concat();
         let sent = self.conn.send(&Call::command(&parts).bytes);
         sent.map(drop).map_err(|fault| fault.error)

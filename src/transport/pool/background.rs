@@ -209,8 +209,9 @@ impl ConnectionObserver for Background {
         redirect: Redirect,
         error: Error,
     ) {
-        let redirects = request.count_redirection();
-        let follows = redirects <= MAX_REDIRECTS && redirect != Redirect::RetryLater;
+        let redirects = &mut request.redirection.count;
+        *redirects = redirects.saturating_add(1);
+        let follows = *redirects <= MAX_REDIRECTS && redirect != Redirect::RetryLater;
         let back = if follows {
             self.reroute(connection, request, Some(&redirect))
         } else {

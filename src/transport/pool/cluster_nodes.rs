@@ -185,7 +185,9 @@ impl Nodes for ClusterNodes {
         // Set once, at the start of the client.
         let receiver = self.server_observer.get_or_init(|| receiver);
         // The audit at the start may have made pools before.
-        self.pools.lock().values().for_each(|pool| pool.set_server_observer(Weak::clone(receiver)));
+        for pool in self.pools.lock().values() {
+            pool.set_server_observer(Weak::clone(receiver));
+        }
     }
 
     fn adapt(&self, call: Call) -> Call {

@@ -138,7 +138,9 @@ impl Connections {
             // Not the private connection: it has no reaper.
             free.or_else(shortest).map_or(self.id(0), |connection| connection.id())
         });
-        request.into_iter().for_each(|request| self.get(connection).queue(request));
+        if let Some(request) = request {
+            self.get(connection).queue(request);
+        }
         connection
     }
 

@@ -120,7 +120,9 @@ impl Pool {
     /// Makes the pool and its first connection.
     pub(crate) fn open(settings: PoolSettings) -> Result<Pool> {
         let pool = Pool::new(settings);
-        pool.connections.shared.first().map_or(Ok(()), |connection| connection.connect())?;
+        if let Some(connection) = pool.connections.shared.first() {
+            connection.connect()?;
+        }
         Ok(pool)
     }
 
@@ -195,8 +197,9 @@ impl Pool {
 
     /// Gives up the connections to a server that was replaced.
     pub(crate) fn leave_old_servers(&self) {
-        let connections = self.connections.shared.iter().chain([&self.connections.private]);
-        connections.for_each(|connection| connection.leave_old_server());
+        for connection in self.connections.shared.iter().chain([&self.connections.private]) {
+            connection.leave_old_server();
+        }
     }
 }
 
@@ -222,8 +225,9 @@ impl Pool {
     /// Queues a command that another node redirected here, on the connection with that number.
     pub(crate) fn queue_redirected(&self, redirected: Redirected, connection: usize) -> QueuedCall {
         let asking = matches!(redirected.redirect, Redirect::Ask(_));
-        let (request, slot) = Request::awaited(redirected.call);
-        let request = request.with_copies(redirected.copies).with_asking(asking);
+        let (mut request, slot) = Request::awaited(redirected.call);
+        request.replay.copies = redirected.copies;
+        let request = request.with_asking(asking);
         self.queue_request(request, slot, Target::Only(self.connections.id(connection)))
     }
 
@@ -244,7 +248,8 @@ impl Pool {
     /// Waits for a queued command. Returns its outcome, and the connection that served it.
     ///
     /// Ends at the `limit`. Ends after the pool time-out if the command is still in the queue; on
-    /// the private connection only the `limit` counts.
+    /// the private connection only the `limit` counts. An unsent command moves to an open
+    /// connection and waits there, if there is one.
     pub(crate) fn wait(&self, queued: QueuedCall, limit: &Limit<'_>) -> (ConnectionId, Outcome) {
         let connection = self.connections.get(queued.connection);
         if connection.id() == self.private_connection() {
@@ -254,23 +259,13 @@ impl Pool {
         let outcome = connection.wait(&queued.slot, limit, clock::now() + self.queue_timeout);
         drop(waiting);
         if queued.slot.is_abandoned() {
-            self.connections.read_soon(queued.connection);
+            // The reaper reads the reply.
+            self.connections.start_or_wake_reaper(queued.connection);
         }
-        match outcome {
-            Err(failure) if queued.may_move => {
-                self.wait_elsewhere(queued.connection, failure, limit)
-            }
-            outcome => (queued.connection, outcome),
-        }
-    }
-
-    /// Moves an unsent command to an open connection and waits there, if there is one.
-    fn wait_elsewhere(
-        &self,
-        connection: ConnectionId,
-        failure: Failure,
-        limit: &Limit<'_>,
-    ) -> (ConnectionId, Outcome) {
+        let failure = match outcome {
+            Err(failure) if queued.may_move => failure,
+            outcome => return (queued.connection, outcome),
+        };
         // After the pool time-out in one queue the caller does not join another.
         let may_wait = !limit.is_over(clock::now())
             && failure.error.is_transient()
@@ -280,7 +275,7 @@ impl Pool {
             (Some(other), Failure { unsent: Some(call), .. }) => {
                 self.wait(self.queue(*call, Target::Only(other)), limit)
             }
-            (_, failure) => (connection, Err(failure)),
+            (_, failure) => (queued.connection, Err(failure)),
         }
     }
 }
@@ -311,14 +306,12 @@ impl Pool {
 
     /// Takes over a background request of another pool, on the connection with that number.
     pub(crate) fn take_over(&self, request: Request, connection: usize) {
-        let background = &self.connections.background;
         if request.delays_close() {
-            background.queue.count_open();
+            self.connections.background.queue.count_open();
         }
         let connection = self.connections.id(connection % self.connections.shared.len());
         let connection = self.connections.queue(request, Some(connection));
-        self.connections.ensure_reaper(connection);
-        background.queue.wake_reaper(connection);
+        self.connections.start_or_wake_reaper(connection);
     }
 
     /// Sends a command repeatedly until `until`, or until the pool is closed.

@@ -122,12 +122,13 @@ impl Pipeline {
 
     /// Adds a request behind those in flight. Writes nothing.
     pub(crate) fn push(&mut self, request: Request) {
-        self.in_flight.push(request);
+        debug_assert!(request.written.is_none(), "it would never be written");
+        self.in_flight.unanswered.push_back(request);
     }
 
     /// When the request of the oldest unread reply was written; `None` if no reply is unread.
     pub(crate) fn unread_since(&self) -> Option<Moment> {
-        self.in_flight.unread_since()
+        self.in_flight.unanswered.front()?.written
     }
 
     /// The slots of callers that wait for requests in flight.
@@ -160,7 +161,9 @@ impl Pipeline {
     pub(crate) fn can_write_ahead(&self) -> bool {
         self.connection.as_ref().is_some_and(Connection::is_flushed)
             && !self.is_outdated()
-            && self.in_flight.can_write_ahead()
+            && !self.in_flight.waits_for_replicas()
+            && self.in_flight.resend.is_empty()
+            && self.in_flight.unanswered.len() < MAX_UNREAD
             && !self.in_flight.is_at_replica()
             && self.context.pool.check_process().is_ok()
     }
@@ -206,7 +209,9 @@ impl Pipeline {
             if limit.is_some() && self.has_to_connect() {
                 return true;
             }
-            if let Some(error) = self.pause_error() {
+            if let Some(error) = self.context.pause.error(clock::now())
+                && self.has_to_connect()
+            {
                 // The request of a caller does not wait for the end of the pause.
                 self.in_flight.requeue();
                 self.in_flight.fail_if(|request| request.waiter().is_none(), &error);
@@ -239,7 +244,7 @@ impl Pipeline {
     /// flight for the next round. Returns `false` if the limit ended the round.
     fn round(&mut self, limit: Option<LeaderLimit<'_>>) -> ExchangeResult<bool> {
         // Requests that are written again go before new ones. The missing replies are read first.
-        if !self.in_flight.has_resends() {
+        if self.in_flight.resend.is_empty() {
             self.in_flight.begin_round();
             self.write()?;
         }
@@ -256,7 +261,7 @@ impl Pipeline {
             return Ok(false);
         }
         self.in_flight.requeue();
-        if self.in_flight.take_led_to_replica() {
+        if std::mem::take(&mut self.in_flight.led_to_replica) {
             self.led_to_replica = true;
             self.connection = None;
         }
@@ -291,11 +296,6 @@ impl Pipeline {
             self.context.pause.begin(clock::now(), &self.context.pool.with_server(error.clone()));
         }
         opened
-    }
-
-    /// Returns the error of the server if a connection is missing and pauses.
-    fn pause_error(&self) -> Option<Error> {
-        self.context.pause.error(clock::now()).filter(|_| self.has_to_connect())
     }
 
     /// Notes that a server was silent: its reply is late, or a new connection broke before the

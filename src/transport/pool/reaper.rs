@@ -45,8 +45,8 @@ impl Connections {
         self.get(connection).flush();
     }
 
-    /// Has the reaper read a reply whose caller has left.
-    pub(super) fn read_soon(self: &Arc<Connections>, connection: ConnectionId) {
+    /// Has the reaper of a connection begin a round now. Starts it, unless it runs.
+    pub(super) fn start_or_wake_reaper(self: &Arc<Connections>, connection: ConnectionId) {
         self.ensure_reaper(connection);
         self.background.queue.wake_reaper(connection);
     }
@@ -65,9 +65,7 @@ impl Connections {
     /// Starts the reapers for which the system had no room.
     pub(super) fn start_missing_reapers(self: &Arc<Connections>) {
         for number in self.background.queue.take_missing_reapers() {
-            let connection = self.id(number);
-            self.ensure_reaper(connection);
-            self.background.queue.wake_reaper(connection);
+            self.start_or_wake_reaper(self.id(number));
         }
     }
 
@@ -83,20 +81,22 @@ impl Connections {
 
     /// Runs one round. Returns when the next one is due.
     fn round(&self, id: ConnectionId) -> Moment {
-        let due = self.background.queue.take_due(id, clock::now());
+        let (due, next) = self.background.queue.take_due(id, clock::now());
         let connection = self.get(id);
-        let requests = due.requests.into_iter();
-        let requests = requests.filter_map(|request| self.background.reroute(id, request, None));
-        requests.for_each(|request| connection.queue(request));
+        for request in due {
+            if let Some(request) = self.background.reroute(id, request, None) {
+                connection.queue(request);
+            }
+        }
         if connection.unsent() > 0 {
             connection.serve();
         }
         let unread_due = self.read_unread(id);
-        if due.next == Moment::END && connection.unsent() == 0 {
+        if next == Moment::END && connection.unsent() == 0 {
             // Nothing is scheduled or queued, and new requests wake the reaper.
             unread_due
         } else {
-            unread_due.min(due.next).min(clock::now() + LONGEST_SLEEP)
+            unread_due.min(next).min(clock::now() + LONGEST_SLEEP)
         }
     }
 

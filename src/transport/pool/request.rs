@@ -301,12 +301,6 @@ impl Request {
         }
     }
 
-    /// Sets the earlier copies.
-    pub(super) fn with_copies(mut self, copies: EarlierCopies) -> Request {
-        self.replay.copies = copies;
-        self
-    }
-
     /// Sets whether an earlier copy may have run without a reply, or may run late.
     pub(crate) fn maybe_duplicate(mut self, maybe_duplicate: bool) -> Request {
         self.replay.copies.is_open = maybe_duplicate;
@@ -318,12 +312,6 @@ impl Request {
         self.redirection.asking = asking;
         self.joining.alone |= asking;
         self
-    }
-
-    /// Counts one more redirection and returns their number.
-    pub(crate) fn count_redirection(&mut self) -> u8 {
-        self.redirection.count = self.redirection.count.saturating_add(1);
-        self.redirection.count
     }
 
     /// Whether the pipeline sent the request for itself.
@@ -342,17 +330,13 @@ impl Request {
         self.replay.copies.replies.push(early);
     }
 
-    /// Prepares the request for another write. A copy that was written may have run.
-    pub(crate) fn take_back(&mut self) {
-        let was_written = self.written.take().is_some();
-        self.replay.copies.is_open |= was_written;
-    }
-
-    /// Like [`Request::take_back`], after the connection was given up.
+    /// Prepares the request for another write, after the connection was given up. A copy that was
+    /// written may have run.
     pub(crate) fn outlive_connection(&mut self) {
-        let broke = u8::from(self.written.is_some());
-        self.replay.breaks = self.replay.breaks.saturating_add(broke);
-        self.take_back();
+        if self.written.take().is_some() {
+            self.replay.breaks = self.replay.breaks.saturating_add(1);
+            self.replay.copies.is_open = true;
+        }
     }
 
     /// The slot of the caller, unless the slot is complete.

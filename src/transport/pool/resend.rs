@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::cancel::Limit;
 use crate::error::{Error, Redirect};
-use crate::transport::call::{Call, ConnectionId};
+use crate::transport::call::ConnectionId;
 use crate::transport::pool::Target;
 use crate::transport::pool::background::{Rerouter, no_agreement};
 use crate::transport::pool::cluster_nodes::ClusterNodes;
@@ -64,10 +64,13 @@ impl<'a> Resend<'a> {
         }
         match failure {
             Failure { redirected: Some(redirected), error, .. } => {
-                self.redirected(connection, *redirected, error)
+                self.queue_redirected(connection, *redirected, error)
             }
             Failure { unsent: Some(call), error, .. }
-                if error.is_unanswered() && self.has_other_owner(&call, connection) =>
+                if error.is_unanswered()
+                    && !self.asking
+                    && self.redirects < MAX_OWNERS
+                    && self.nodes.is_elsewhere(&call, connection) =>
             {
                 self.redirects += 1;
                 let (pool, target) = self.nodes.place(call.key(), Target::Only(connection));
@@ -78,57 +81,29 @@ impl<'a> Resend<'a> {
         }
     }
 
-    /// Returns whether to queue a call that was not written at the present owner of its slot.
-    fn has_other_owner(&self, call: &Call, connection: ConnectionId) -> bool {
-        !self.asking && self.redirects < MAX_OWNERS && self.nodes.is_elsewhere(call, connection)
-    }
-
-    fn redirected(
-        &mut self,
-        connection: ConnectionId,
-        redirected: Redirected,
-        error: Error,
-    ) -> Result<RoutedCall, Failure> {
-        let retry_later = redirected.redirect == Redirect::RetryLater;
-        if self.has_time(retry_later) {
-            self.queue_redirected(connection, redirected, error)
-        } else {
-            let error = if retry_later { error } else { no_agreement() };
-            Err(Failure::not_followed(redirected, error))
-        }
-    }
-
-    /// Pauses if the call came too early, or was redirected too often without a pause.
-    ///
-    /// Returns `false` if there is no time left for the pause.
-    fn has_time(&mut self, retry_later: bool) -> bool {
-        // Nodes that redirect a call to each other get time to agree.
-        let pause_due = self.redirects > 0 && self.redirects.is_multiple_of(REDIRECTS_PER_PAUSE);
-        if !retry_later && !pause_due {
-            return true;
-        }
-        let now = clock::now();
-        if self.end <= now || self.limit.is_over(now) {
-            return false;
-        }
-        self.pause();
-        true
-    }
-
-    fn pause(&mut self) {
-        self.nodes.request_refresh();
-        let pause = doubled(FIRST_PAUSE, self.pauses, LONGEST_PAUSE);
-        self.limit.pause(jittered(pause, clock::now().nanos()));
-        self.pauses += 1;
-    }
-
     /// Queues a call at the named node, on the connection with the same number.
+    ///
+    /// Pauses before if the call came too early, or was redirected too often without a pause.
     fn queue_redirected(
         &mut self,
         connection: ConnectionId,
         redirected: Redirected,
         error: Error,
     ) -> Result<RoutedCall, Failure> {
+        let retry_later = redirected.redirect == Redirect::RetryLater;
+        // Nodes that redirect a call to each other get time to agree.
+        let pause_due = self.redirects > 0 && self.redirects.is_multiple_of(REDIRECTS_PER_PAUSE);
+        if retry_later || pause_due {
+            let now = clock::now();
+            if self.end <= now || self.limit.is_over(now) {
+                let error = if retry_later { error } else { no_agreement() };
+                return Err(Failure::not_followed(redirected, error));
+            }
+            self.nodes.request_refresh();
+            let pause = doubled(FIRST_PAUSE, self.pauses, LONGEST_PAUSE);
+            self.limit.pause(jittered(pause, clock::now().nanos()));
+            self.pauses += 1;
+        }
         self.asking = matches!(redirected.redirect, Redirect::Ask(_));
         let node = match &redirected.redirect {
             Redirect::RetryLater => {

@@ -53,13 +53,6 @@ pub(super) struct ConnectionRetries {
     lacks_reaper: bool,
 }
 
-/// The work of a reaper.
-pub(super) struct DueRequests {
-    pub(super) requests: Vec<Request>,
-    /// When to check again.
-    pub(super) next: Moment,
-}
-
 /// Counting and scheduling.
 impl RetryQueue {
     pub(super) fn new(connections: usize) -> RetryQueue {
@@ -87,7 +80,7 @@ impl RetryQueue {
         if state.open == 0 {
             self.settled.notify_all();
             if state.closed.is_some() {
-                self.reapers.iter().for_each(|reaper| reaper.parker.unpark());
+                self.wake_reapers();
             }
         }
     }
@@ -144,12 +137,12 @@ impl RetryQueue {
         }
     }
 
-    /// Takes the requests that are due at `now`.
-    pub(super) fn take_due(&self, connection: ConnectionId, now: Moment) -> DueRequests {
+    /// Takes the requests that are due at `now`. Also returns when the next one is due.
+    pub(super) fn take_due(&self, id: ConnectionId, now: Moment) -> (Vec<Request>, Moment) {
         let mut state = self.state.lock();
-        let retries = state.connection(connection);
+        let retries = state.connection(id);
         let requests = retries.take_until(now).into_values().collect();
-        DueRequests { requests, next: retries.next() }
+        (requests, retries.next())
     }
 }
 
@@ -208,7 +201,13 @@ impl RetryQueue {
     /// Tells the reapers to end when no request is open.
     pub(super) fn finish(&self) {
         self.state.lock().closed.get_or_insert_with(clock::now);
-        self.reapers.iter().for_each(|reaper| reaper.parker.unpark());
+        self.wake_reapers();
+    }
+
+    fn wake_reapers(&self) {
+        for reaper in &self.reapers {
+            reaper.parker.unpark();
+        }
     }
 
     /// Returns the moment at which the client was closed, or [`Moment::END`].

@@ -362,8 +362,7 @@ impl Router {
         let queue = |call| self.queue(call, Target::Only(connection));
         let routed: Vec<_> = calls.into_iter().map(queue).collect();
         let outcomes = routed.into_iter().map(|it| self.wait(it, limit).1);
-        let value = |outcome: Outcome| outcome.map(|reply| reply.value);
-        outcomes.map(|outcome| value(outcome).map_err(Failure::into_error)).collect()
+        outcomes.map(|it| it.map(|reply| reply.value).map_err(Failure::into_error)).collect()
     }
 
     /// Sends a command to each server on its private connection, before it waits for the replies.
@@ -374,19 +373,18 @@ impl Router {
         &self,
         call: impl Fn() -> Call,
     ) -> Vec<(u32, Arc<str>, Outcome)> {
-        let pools = self.nodes.pools().into_iter();
-        let pools = pools.filter(|pool| !self.is_cluster() || pool.is_private_connected());
-        let servers = pools.filter_map(|pool| Some((pool.server()?, pool.private_connection())));
-        let queue = |(server, connection): (Arc<str>, ConnectionId)| {
-            let routed = self.queue(call(), Target::Only(connection));
+        let mut queued = Vec::new();
+        for pool in self.nodes.pools() {
+            if self.is_cluster() && !pool.is_private_connected() {
+                continue;
+            }
+            let Some(server) = pool.server() else { continue };
+            let connection = pool.private_connection();
+            queued.push((connection.node, server, self.queue(call(), Target::Only(connection))));
             self.flush(connection);
-            (connection.node, server, routed)
-        };
-        let routed: Vec<_> = servers.map(queue).collect();
-        let wait = |(node, server, routed)| {
-            (node, server, self.wait_without_retry(routed, &Limit::none()).1)
-        };
-        routed.into_iter().map(wait).collect()
+        }
+        let outcome = |routed| self.wait_without_retry(routed, &Limit::none()).1;
+        queued.into_iter().map(|(node, server, it)| (node, server, outcome(it))).collect()
     }
 }
 
@@ -423,7 +421,9 @@ impl Router {
 
     /// Starts the reapers for which the system had no room.
     pub(crate) fn start_missing_reapers(&self) {
-        self.nodes.pools().iter().for_each(|pool| pool.start_missing_reapers());
+        for pool in self.nodes.pools() {
+            pool.start_missing_reapers();
+        }
     }
 
     /// Sends a command repeatedly until `until`, as [`Pool::repeat`].

@@ -117,10 +117,8 @@ impl SharedConnection {
     /// Connects, unless there is a valid connection or a leader. Blocks until connected, or
     /// until the time-outs are over.
     pub(crate) fn connect(&self) -> Result<()> {
-        match PipelineLead::take(self) {
-            Some(mut leadership) => leadership.pipeline().map_or(Ok(()), Pipeline::connect),
-            None => Ok(()),
-        }
+        let Some(mut leadership) = PipelineLead::take(self) else { return Ok(()) };
+        leadership.pipeline().map_or(Ok(()), Pipeline::connect)
     }
 
     /// Queues a request. Does no I/O: [`SharedConnection::wait`], [`SharedConnection::flush`]
@@ -136,17 +134,14 @@ impl SharedConnection {
     /// requests never open a connection: the attempt may fail while another connection is usable.
     pub(crate) fn queue_if_free(&self, request: &mut Option<Request>) -> bool {
         let mut state = self.state.lock();
+        let Some(pipeline) = state.pipeline.as_deref() else { return false };
         let has_caller = request.as_ref().is_some_and(|request| request.slot().is_some());
-        let is_usable = |pipeline: &Pipeline| {
-            (pipeline.is_connected() || has_caller && may_connect(pipeline))
-                && !pipeline.waits_for_replicas()
-        };
-        let usable = state.pipeline.as_deref().is_some_and(is_usable);
-        let free = usable && state.queue.is_empty();
-        if free {
-            request.take().into_iter().for_each(|request| state.queue(request));
+        let is_usable = pipeline.is_connected() || has_caller && may_connect(pipeline);
+        let is_free = is_usable && !pipeline.waits_for_replicas() && state.queue.is_empty();
+        if is_free && let Some(request) = request.take() {
+            state.queue(request);
         }
-        free
+        is_free
     }
 
     /// How many requests are not written. Counts only the queue while there is a leader.
@@ -218,10 +213,13 @@ impl SharedConnection {
     fn withdraw(&self, slot: &Arc<ReplySlot>, limit: &Limit<'_>) -> Option<Outcome> {
         let request = self.state.lock().remove(slot)?;
         self.pass_on_leadership();
-        let late = match (self.is_disconnected(), limit.is_over(clock::now())) {
-            (true, _) => no_connection(),
-            (false, true) => Error::timeout(),
-            (false, false) => all_busy(),
+        let is_over = limit.is_over(clock::now());
+        let late = if self.is_disconnected() {
+            Error::new(ErrorKind::Timeout, "no connection to the server was made in time")
+        } else if is_over {
+            Error::timeout()
+        } else {
+            Error::new(ErrorKind::PoolTimeout, "all connections were busy for the pool time-out")
         };
         request.fail(&limit.error(self.context.with_server(late)));
         slot.take()
@@ -229,10 +227,11 @@ impl SharedConnection {
 
     /// Returns without waiting for a request that may have been written.
     fn abandon(&self, slot: &Arc<ReplySlot>, limit: &Limit<'_>) -> Outcome {
-        slot.take_or_abandon().unwrap_or_else(|| {
-            self.pass_on_leadership();
-            Err(Failure::written(limit.error(self.context.with_server(Error::timeout()))))
-        })
+        if let Some(outcome) = slot.take_or_abandon() {
+            return outcome;
+        }
+        self.pass_on_leadership();
+        Err(Failure::written(limit.error(self.context.with_server(Error::timeout()))))
     }
 
     /// Offers the leadership to another caller: this one may have been offered it just before.
@@ -285,12 +284,4 @@ impl QueueState {
 /// Whether an attempt to connect may succeed.
 fn may_connect(pipeline: &Pipeline) -> bool {
     pipeline.unreachable_since().is_none_or(|since| since + RECONNECT_PAUSE <= clock::now())
-}
-
-fn all_busy() -> Error {
-    Error::new(ErrorKind::PoolTimeout, "all connections were busy for the pool time-out")
-}
-
-fn no_connection() -> Error {
-    Error::new(ErrorKind::Timeout, "no connection to the server was made in time")
 }

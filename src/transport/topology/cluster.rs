@@ -90,18 +90,6 @@ impl KnownNodes {
         self.next += 1;
         number
     }
-
-    fn is_configured(&self, node: u32) -> bool {
-        node < self.configured
-    }
-
-    /// Forgets the nodes that are neither owners nor configured, and whose address nothing uses.
-    fn forget_former(&mut self, owners: &BTreeSet<u32>) {
-        let configured = self.configured;
-        self.by_number.retain(|node, address| {
-            *node < configured || owners.contains(node) || Arc::strong_count(address) > 1
-        });
-    }
 }
 
 impl fmt::Debug for Cluster {
@@ -245,7 +233,7 @@ impl Cluster {
         for (number, address) in &nodes.by_number {
             if owners.contains(number) {
                 serving.push(Arc::clone(address));
-            } else if nodes.is_configured(*number) {
+            } else if *number < nodes.configured {
                 others.push(Arc::clone(address));
             }
         }
@@ -298,7 +286,11 @@ impl Cluster {
         for slot in (0..SLOTS).filter(|slot| !served[usize::from(*slot)]) {
             self.set_owner(slot, NO_NODE);
         }
-        nodes.forget_former(&self.owners());
+        // Former nodes are neither owners nor configured, and nothing uses their address.
+        let (owners, configured) = (self.owners(), nodes.configured);
+        nodes.by_number.retain(|node, address| {
+            *node < configured || owners.contains(node) || Arc::strong_count(address) > 1
+        });
         Ok(())
     }
 
@@ -360,15 +352,10 @@ impl ClusterWatch {
                 self.futile = 0;
             }
         }
-        stop.park_until(self.last_read + self.pause());
-    }
-
-    /// Returns the pause after the last reading. The pause grows with each futile reading.
-    ///
-    /// The bound is [`LONGEST_PAUSE`] while nodes can be reached, otherwise [`REFRESH`].
-    fn pause(&self) -> Duration {
+        // The pause grows with each futile reading.
         let longest = if self.reached { LONGEST_PAUSE } else { REFRESH };
-        jittered(doubled(FIRST_PAUSE, self.futile, longest), self.last_read.nanos())
+        let pause = jittered(doubled(FIRST_PAUSE, self.futile, longest), self.last_read.nanos());
+        stop.park_until(self.last_read + pause);
     }
 
     /// Reads the map. Returns whether slots have changed owners.

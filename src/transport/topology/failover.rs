@@ -70,7 +70,9 @@ impl FailoverMonitor {
             }
             match threads::catch_panic("watching for fail-overs", || watch.check()) {
                 Some(Ok(true)) => {
-                    observer.upgrade().inspect(|observer| observer.server_may_have_changed());
+                    if let Some(observer) = observer.upgrade() {
+                        observer.server_may_have_changed();
+                    }
                 }
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {

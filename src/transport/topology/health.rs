@@ -103,7 +103,9 @@ impl ServerHealths {
     /// a pool or listener.
     pub(crate) fn end_pauses(&self) {
         self.0.lock().retain(|_, health| Arc::strong_count(health) > 1);
-        self.all().iter().for_each(|(_, health)| health.end_pause());
+        for (_, health) in self.all() {
+            health.end_pause();
+        }
     }
 }
 

@@ -181,20 +181,15 @@ impl Sentinels {
         Connection::open(sentinel, timeouts, &self.name)
     }
 
-    /// Asks a sentinel for the master. One round trip.
+    /// Asks a sentinel for the master: its epoch and its address. One write, one round trip.
     fn ask_over(&self, conn: &mut Connection) -> Result<NamedMaster> {
-        let deadline = self.send_questions(conn)?;
-        let epoch = epoch(&conn.read_accepted_reply(deadline)?)?;
-        self.named(&conn.read_accepted_reply(deadline)?, epoch)
-    }
-
-    /// Asks for the epoch and the address in one write. Returns when the replies are due.
-    fn send_questions(&self, conn: &mut Connection) -> Result<Moment> {
         let question =
             |verb: &str| Call::command(&[b"SENTINEL", verb.as_bytes(), self.master.as_bytes()]);
         let mut bytes = question("MASTER").bytes;
         bytes.extend_from_slice(&question("GET-MASTER-ADDR-BY-NAME").bytes);
-        conn.send(&bytes).map_err(|fault| fault.error)
+        let deadline = conn.send(&bytes).map_err(|fault| fault.error)?;
+        let epoch = epoch(&conn.read_accepted_reply(deadline)?)?;
+        self.named(&conn.read_accepted_reply(deadline)?, epoch)
     }
 
     /// Reads the reply to `GET-MASTER-ADDR-BY-NAME`.
@@ -210,10 +205,6 @@ impl Sentinels {
             }
             _ => Err(unexpected()),
         }
-    }
-
-    fn is_outdated(&self, named: &NamedMaster) -> bool {
-        !self.known.lock().accepts(named)
     }
 
     /// Records a confirmed master and returns the generation.
@@ -259,13 +250,11 @@ impl Sentinels {
     ///
     /// Connects only to a server that differs from the known master and is not outdated.
     fn check(&self, named: &NamedMaster) -> Result<bool> {
-        let needs_no_check = {
-            let known = self.known.lock();
-            !known.accepts(named) || known.address.as_ref() == Some(named.address.shown())
-        };
-        if needs_no_check {
+        let known = self.known.lock();
+        if !known.accepts(named) || known.address.as_ref() == Some(named.address.shown()) {
             return Ok(false);
         }
+        drop(known);
         let before = self.generation();
         if Connection::open(&named.address, self.timeouts, &self.name)?.is_replica() {
             return Err(not_master(&named.address));

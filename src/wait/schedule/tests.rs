@@ -11,7 +11,11 @@ const POLL: Duration = Duration::from_secs(1);
 const START: Moment = Moment::from_nanos(1_000_000_000_000);
 
 fn schedule() -> RetrySchedule {
-    RetrySchedule::new(START, POLL, 7, Pace::WatchdogPolls)
+    with_pace(Pace::WatchdogPolls)
+}
+
+fn with_pace(pace: Pace) -> RetrySchedule {
+    RetrySchedule::new(START, POLL, BackOff::default(), 7, pace)
 }
 
 fn view_without_channel() -> ChannelView {
@@ -142,13 +146,13 @@ fn unaided_calls_poll_at_the_poll_interval_and_spin_locks_back_off() {
         schedule.refused(START, None);
         START.until(schedule.next_attempt())
     };
-    let mut self_polling = RetrySchedule::new(START, POLL, 7, Pace::OwnPolls);
+    let mut self_polling = with_pace(Pace::OwnPolls);
     assert!((POLL / 2..=POLL).contains(&next(&mut self_polling)));
     let back_off = BackOff::Exponential {
         first: Duration::from_millis(1),
         longest: Duration::from_millis(128),
     };
-    let mut spinning = RetrySchedule::new(START, POLL, 7, Pace::BackOff(back_off));
+    let mut spinning = RetrySchedule::new(START, POLL, back_off, 7, Pace::BackOff);
     let pauses: Vec<_> = (0..12).map(|_| next(&mut spinning)).collect();
     assert!(pauses[0] <= Duration::from_millis(1), "{pauses:?}");
     assert!(pauses[11] <= Duration::from_millis(128), "{pauses:?}");
@@ -158,7 +162,7 @@ fn unaided_calls_poll_at_the_poll_interval_and_spin_locks_back_off() {
 /// Thousands of callers may wait for one lock.
 #[test]
 fn a_call_for_a_queue_lock_sleeps_until_it_is_woken() {
-    let mut schedule = attempted(RetrySchedule::new(START, POLL, 7, Pace::Granted));
+    let mut schedule = attempted(with_pace(Pace::Granted));
     schedule.refused(START, None);
     assert_eq!(schedule.next_attempt(), Moment::END);
     schedule.unanswered(no_reply(), |_| START).expect("the call waits through an outage");

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use crate::error::{Error, Refusal};
 use crate::transport::call::Call;
 use crate::transport::pool::joined::CallJoiner;
-use crate::transport::pool::pipeline::{MAX_UNREAD, PipelineContext};
+use crate::transport::pool::pipeline::PipelineContext;
 use crate::transport::pool::request::{PipelineCommand, ReplyTo, Request};
 use crate::transport::reply::Reply;
-use crate::transport::script::Script;
 use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
@@ -53,11 +52,6 @@ impl InFlight {
         }
     }
 
-    pub(super) fn push(&mut self, request: Request) {
-        debug_assert!(request.written.is_none(), "it would never be written");
-        self.unanswered.push_back(request);
-    }
-
     /// All requests, in the order in which they were taken over.
     pub(super) fn all(&self) -> impl Iterator<Item = &Request> {
         let unacknowledged = self.unacknowledged.iter().map(|(request, _)| request);
@@ -68,27 +62,10 @@ impl InFlight {
         self.unanswered.is_empty() && self.resend.is_empty()
     }
 
-    pub(super) fn has_resends(&self) -> bool {
-        !self.resend.is_empty()
-    }
-
-    pub(super) fn unread_since(&self) -> Option<Moment> {
-        self.unanswered.front()?.written
-    }
-
-    /// Whether more may be written before the unread replies are read.
-    pub(super) fn can_write_ahead(&self) -> bool {
-        !self.waits_for_replicas() && !self.has_resends() && self.unanswered.len() < MAX_UNREAD
-    }
-
     /// Whether `WAIT` was written last.
     pub(super) fn waits_for_replicas(&self) -> bool {
         let last = self.unanswered.back().map(|request| &request.reply_to);
         matches!(last, Some(ReplyTo::Pipeline(PipelineCommand::CountReplicas)))
-    }
-
-    pub(super) fn take_led_to_replica(&mut self) -> bool {
-        std::mem::take(&mut self.led_to_replica)
     }
 
     /// Puts the pipeline's own commands in front of the unwritten requests.
@@ -99,8 +76,13 @@ impl InFlight {
         // The reply to a command that was written ahead still arrives.
         self.unanswered.retain(|it| !it.is_of_pipeline() || it.written.is_some());
         let first = self.first_unwritten();
-        let joined = self.joiner.take_missing_script();
-        for script in missing_scripts(&self.unanswered).into_iter().chain(joined) {
+        // The scripts whose calls were refused with `NOSCRIPT`, once each.
+        let refused = self.unanswered.range(first..).filter(|request| request.replay.loads > 0);
+        let mut scripts: Vec<_> = refused.filter_map(|request| request.call.script).collect();
+        scripts.sort_unstable_by_key(|script| script.digest());
+        scripts.dedup_by_key(|script| script.digest());
+        scripts.extend(self.joiner.take_missing_script());
+        for script in scripts {
             log::debug!(
                 logger: LINES, target: log_target::CONNECTION,
                 "loading the script {} into the server", script.name
@@ -137,13 +119,17 @@ impl InFlight {
             let (mut failed, rest) = self.unanswered.drain(..).partition::<VecDeque<_>, _>(fails);
             self.unanswered = rest;
             // The next attempt of a background request looks for a master again.
-            failed.iter_mut().for_each(|request| request.replay.sent_to_replica = false);
+            for request in &mut failed {
+                request.replay.sent_to_replica = false;
+            }
             self.context.fail(failed, &Error::replica());
         }
         let Some(first) = self.unanswered.iter().position(refused) else { return VecDeque::new() };
         self.led_to_replica = true;
         let mut held_back = self.unanswered.split_off(first);
-        held_back.iter_mut().for_each(|request| request.replay.sent_to_replica = true);
+        for request in &mut held_back {
+            request.replay.sent_to_replica = true;
+        }
         held_back
     }
 
@@ -169,7 +155,9 @@ impl InFlight {
             self.unanswered.push_back(wait);
         }
         let now = clock::now();
-        self.unanswered.range_mut(first..).for_each(|request| request.written = Some(now));
+        for request in self.unanswered.range_mut(first..) {
+            request.written = Some(now);
+        }
     }
 
     /// Puts the requests that are written again in front of the unanswered ones.
@@ -188,7 +176,9 @@ impl InFlight {
         if self.unanswered.iter().any(|request| request.written.is_some()) {
             self.broken_at = clock::now();
         }
-        self.unanswered.iter_mut().for_each(Request::outlive_connection);
+        for request in &mut self.unanswered {
+            request.outlive_connection();
+        }
     }
 
     /// Returns the requests without a reply, without the commands of the pipeline itself.
@@ -204,13 +194,4 @@ impl InFlight {
         self.unanswered = rest;
         self.context.fail(failed, error);
     }
-}
-
-/// The scripts whose calls were refused with `NOSCRIPT`, once each.
-fn missing_scripts(unanswered: &VecDeque<Request>) -> Vec<&'static Script> {
-    let refused = unanswered.iter().filter(|it| it.written.is_none() && it.replay.loads > 0);
-    let mut scripts: Vec<_> = refused.filter_map(|request| request.call.script).collect();
-    scripts.sort_unstable_by_key(|script| script.digest());
-    scripts.dedup_by_key(|script| script.digest());
-    scripts
 }

@@ -20,7 +20,7 @@
 //! `WAIT`, because the server does not read on before that reply. If the server refuses `WAIT`, the
 //! commands before it have run: their replies count, as with too few acknowledgements.
 
-use crate::error::{Error, ErrorKind, Redirect, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::transport::call::{Call, Digits};
 use crate::transport::connection::{ReadLimit, STEP};
 use crate::transport::pool::pipeline::in_flight::InFlight;
@@ -42,7 +42,10 @@ impl InFlight {
         limit_for: impl Fn(Moment) -> ReadLimit<'a>,
     ) -> ExchangeResult<bool> {
         let mut leave = Moment::END;
-        while let Some((count, written)) = self.next_reply() {
+        while let Some(first) = self.unanswered.front()
+            && let Some(written) = first.written
+        {
+            let count = first.joining.count;
             let limit = limit_for(written + connection.reply_limit());
             // Without this end, the leader would stay while replies to others keep arriving.
             if limit.has_to_leave() {
@@ -57,26 +60,22 @@ impl InFlight {
         Ok(true)
     }
 
-    /// The number of requests that the next reply completes, and the moment of their write.
-    fn next_reply(&self) -> Option<(usize, Moment)> {
-        let first = self.unanswered.front()?;
-        Some((first.joining.count, first.written?))
-    }
-
+    /// Handles the reply to the next `count` requests, which were written as one command.
     fn distribute(&mut self, count: usize, reply: Reply) {
-        self.has_answer |= is_answer(&reply);
+        // A transient refusal does not show that the server serves requests.
+        self.has_answer |= !matches!(&reply, Reply::Refused(refusal) if refusal.is_transient());
         if count == 1 {
             return self.accept(reply);
         }
-        match self.joiner.split(count, reply) {
-            Some(replies) => replies.into_iter().for_each(|reply| self.accept(reply)),
-            None => (0..count).for_each(|_| self.resend_alone()),
+        if let Some(replies) = self.joiner.split(count, reply) {
+            for reply in replies {
+                self.accept(reply);
+            }
+            return;
         }
-    }
-
-    /// Marks the next request, which did not run, to be written again and not joined.
-    fn resend_alone(&mut self) {
-        if let Some(mut request) = self.unanswered.pop_front() {
+        // None of the requests ran. Each is written again, and not joined.
+        for _ in 0..count {
+            let Some(mut request) = self.unanswered.pop_front() else { return };
             request.joining.alone = true;
             request.written = None;
             self.resend.push_back(request);
@@ -143,8 +142,22 @@ impl InFlight {
 
     /// Completes the request, redirects it, or holds its reply until replicas acknowledge it.
     fn finish(&mut self, mut request: Request, reply: Reply) {
-        if let Some((redirect, error)) = self.context.redirect_in(&reply, &mut request) {
-            return self.context.redirect(request, redirect, error);
+        let PipelineContext { id, pool, .. } = &*self.context;
+        if let Reply::Refused(refusal) = &reply
+            && pool.is_cluster_node
+            && let Some(redirect) = refusal.redirect()
+        {
+            if refusal.is_slot_migrating() {
+                request.replay.copies.add_open();
+            }
+            request.written = None;
+            request.redirection.asking = false;
+            // The error counts if the redirection is not followed.
+            let error = pool.with_server(Error::refused(refusal));
+            if let Some((request, redirect, error)) = request.redirect(redirect, error) {
+                pool.observer.redirected(*id, request, redirect, error);
+            }
+            return;
         }
         if self.context.wants_replicas(&request) && !matches!(reply, Reply::Refused(_)) {
             self.unacknowledged.push_back((request, reply))
@@ -168,11 +181,6 @@ impl InFlight {
         };
         self.context.complete(request, reply);
     }
-}
-
-/// Returns whether a reply shows that the server serves requests.
-fn is_answer(reply: &Reply) -> bool {
-    !matches!(reply, Reply::Refused(refusal) if refusal.is_transient())
 }
 
 impl PipelineContext {
@@ -200,28 +208,12 @@ impl PipelineContext {
     /// Reports an error to the callers of requests, and for background requests to the observer.
     pub(super) fn fail(&self, requests: impl IntoIterator<Item = Request>, error: &Error) {
         let error = &self.pool.with_server(error.clone());
-        for request in requests.into_iter().filter_map(|request| request.fail(error)) {
-            if let ReplyTo::Background(_) = request.reply_to {
+        for request in requests {
+            if let Some(request) = request.fail(error)
+                && let ReplyTo::Background(_) = request.reply_to
+            {
                 self.pool.observer.failed(self.id, request, error.clone());
             }
-        }
-    }
-
-    /// Returns the redirection in a reply, and the error if the redirection is not followed.
-    fn redirect_in(&self, reply: &Reply, request: &mut Request) -> Option<(Redirect, Error)> {
-        let Reply::Refused(refusal) = reply else { return None };
-        let redirect = refusal.redirect().filter(|_| self.pool.is_cluster_node)?;
-        if refusal.is_slot_migrating() {
-            request.replay.copies.add_open();
-        }
-        Some((redirect, self.pool.with_server(Error::refused(refusal))))
-    }
-
-    fn redirect(&self, mut request: Request, redirect: Redirect, error: Error) {
-        request.written = None;
-        request.redirection.asking = false;
-        if let Some((request, redirect, error)) = request.redirect(redirect, error) {
-            self.pool.observer.redirected(self.id, request, redirect, error);
         }
     }
 

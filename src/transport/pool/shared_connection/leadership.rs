@@ -36,19 +36,6 @@ pub(super) struct OwnRequest<'a> {
     pub(super) limit: &'a Limit<'a>,
 }
 
-/// The next step of a leader that gives up the leadership.
-enum AfterLeadership {
-    Nothing,
-    /// Write the requests just taken from the queue. The thread is still the leader.
-    WriteAhead,
-    /// Offer the leadership to a caller in one of these wait groups.
-    OfferLeadership([Option<usize>; 2]),
-    /// Report unwritten background requests.
-    ReportQueue,
-    /// Report unread replies of background requests.
-    ReportUnread,
-}
-
 impl<'a> PipelineLead<'a> {
     /// Takes the leadership; `None` if there is a leader.
     pub(super) fn take(connection: &'a SharedConnection) -> Option<PipelineLead<'a>> {
@@ -126,29 +113,6 @@ impl<'a> PipelineLead<'a> {
         connection.wake_taken();
     }
 
-    /// Gives the pipeline back and returns the next step, in one step under the mutex.
-    fn give_up(&mut self) -> AfterLeadership {
-        let mut state = self.connection.state.lock();
-        state.taken = 0;
-        let Some(mut pipeline) = self.pipeline.take() else { return AfterLeadership::Nothing };
-        let next = state.after_leadership(&pipeline);
-        self.connection.disconnected.store(!pipeline.is_connected(), Ordering::Relaxed);
-        if let AfterLeadership::WriteAhead = next {
-            state.hand_over(&mut pipeline, usize::MAX);
-            self.pipeline = Some(pipeline);
-        } else {
-            state.pipeline = Some(pipeline);
-        }
-        next
-    }
-
-    /// Writes the requests in the pipeline ahead. Queues them again if the write fails.
-    fn write_ahead(&mut self) {
-        if let Some(back) = self.pipeline().and_then(Pipeline::write_ahead) {
-            self.put_back(back);
-        }
-    }
-
     /// Puts requests back at the front of the queue.
     pub(super) fn put_back(&mut self, mut back: VecDeque<Request>) {
         let mut state = self.connection.state.lock();
@@ -160,6 +124,9 @@ impl<'a> PipelineLead<'a> {
 }
 
 impl Drop for PipelineLead<'_> {
+    /// Writes ahead as long as that is possible. Then gives the pipeline back, and tells those who
+    /// have to act next: the waiting callers, or the reaper.
+    ///
     /// Also runs when the thread of the leader unwinds: the queue must not stop.
     fn drop(&mut self) {
         let connection = self.connection;
@@ -169,17 +136,40 @@ impl Drop for PipelineLead<'_> {
             pipeline.abandon();
             connection.wake_taken();
         }
-        let observer = &connection.context.observer;
         loop {
-            match self.give_up() {
-                AfterLeadership::Nothing => return,
-                AfterLeadership::WriteAhead => self.write_ahead(),
-                AfterLeadership::OfferLeadership(groups) => {
-                    return connection.groups.offer_leadership(groups);
+            let mut state = connection.state.lock();
+            state.taken = 0;
+            let Some(mut pipeline) = self.pipeline.take() else { return };
+            let in_flight = pipeline.waiters().next().map(ReplySlot::group);
+            let queued = state.waiters().next().map(ReplySlot::group);
+            // One group in flight is enough: a caller of it leads next and writes the queued group.
+            let enough = in_flight.is_some() && queued.is_some();
+            let writes_ahead = !enough && !state.queue.is_empty() && pipeline.can_write_ahead();
+            connection.disconnected.store(!pipeline.is_connected(), Ordering::Relaxed);
+            if writes_ahead {
+                // The thread is still the leader.
+                state.hand_over(&mut pipeline, usize::MAX);
+                drop(state);
+                if let Some(back) = self.pipeline.insert(pipeline).write_ahead() {
+                    self.put_back(back);
                 }
-                AfterLeadership::ReportQueue => return observer.queue_unattended(connection.id),
-                AfterLeadership::ReportUnread => return observer.replies_unread(connection.id),
+                continue;
             }
+            let callers_wait = in_flight.is_some() || queued.is_some();
+            // If no caller waits, only background requests are left: the reaper sends the unsent
+            // ones, and reads the unread replies.
+            let has_unsent = !callers_wait && (!state.queue.is_empty() || pipeline.unsent() > 0);
+            let has_unread = pipeline.unread_since().is_some();
+            state.pipeline = Some(pipeline);
+            drop(state);
+            if callers_wait {
+                connection.groups.offer_leadership([in_flight, queued]);
+            } else if has_unsent {
+                connection.context.observer.queue_unattended(connection.id);
+            } else if has_unread {
+                connection.context.observer.replies_unread(connection.id);
+            }
+            return;
         }
     }
 }
@@ -209,7 +199,7 @@ fn exchange(
         // The reaper leaves when a request is queued that can be written: the reply that the
         // reaper waits for may never come, and must not delay the request.
         None => {
-            let has_to_leave = || connection.has_queue();
+            let has_to_leave = || !connection.state.lock().queue.is_empty();
             let limit = LeaderLimit { end: Moment::END, has_to_leave: &has_to_leave };
             pipeline.exchange(Some(limit), on_progress)
         }
@@ -225,10 +215,6 @@ impl SharedConnection {
         let mut state = self.state.lock();
         state.taken = state.hand_over(pipeline, MAX_BATCH);
         state.taken
-    }
-
-    fn has_queue(&self) -> bool {
-        !self.state.lock().queue.is_empty()
     }
 
     fn has_waiters(&self) -> bool {
@@ -250,29 +236,15 @@ impl QueueState {
             self.groups.forget_taken();
         }
         for request in self.queue.drain(..count) {
-            request.slot().into_iter().for_each(|slot| self.groups.take(slot.group()));
+            if let Some(slot) = request.slot() {
+                self.groups.take(slot.group());
+            }
             pipeline.push(request);
         }
         if self.queue.is_empty() {
             self.groups.note_empty_queue();
         }
         count
-    }
-
-    fn after_leadership(&self, pipeline: &Pipeline) -> AfterLeadership {
-        let in_flight = pipeline.waiters().next().map(ReplySlot::group);
-        let queued = self.waiters().next().map(ReplySlot::group);
-        // One group in flight is enough: a caller of it leads next, and writes the queued group.
-        let enough = in_flight.is_some() && queued.is_some();
-        match in_flight.or(queued) {
-            _ if !enough && !self.queue.is_empty() && pipeline.can_write_ahead() => {
-                AfterLeadership::WriteAhead
-            }
-            Some(_) => AfterLeadership::OfferLeadership([in_flight, queued]),
-            None if !self.queue.is_empty() || pipeline.unsent() > 0 => AfterLeadership::ReportQueue,
-            None if pipeline.unread_since().is_some() => AfterLeadership::ReportUnread,
-            None => AfterLeadership::Nothing,
-        }
     }
 
     fn waiters(&self) -> impl Iterator<Item = &ReplySlot> {

@@ -38,15 +38,20 @@ impl WaitGroups {
 
     /// Wakes the callers in `groups`, some of which may be done.
     pub(super) fn wake(&self, groups: Range<usize>) {
-        groups.for_each(|group| self.0[group % GROUPS].wake());
+        for group in groups {
+            self.0[group % GROUPS].wake();
+        }
     }
 
     /// Offers the leadership to a caller in the first of `groups`. If no caller of that group
     /// sleeps yet, one takes the offer when it goes to sleep, which may be late on a busy machine.
     /// So the next group gets the offer as well.
     pub(super) fn offer_leadership(&self, groups: [Option<usize>; 2]) {
-        let mut groups = groups.into_iter().flatten();
-        groups.any(|group| self.0[group % GROUPS].offer());
+        for group in groups.into_iter().flatten() {
+            if self.0[group % GROUPS].offer() {
+                return;
+            }
+        }
     }
 }
 

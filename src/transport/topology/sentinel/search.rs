@@ -3,21 +3,24 @@
 use std::sync::Arc;
 
 use super::{NamedMaster, Sentinels};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::transport::connection::{Address, Timeouts};
 
 /// One search for the master.
 pub(super) struct Search<'a, F> {
     sentinels: &'a Sentinels,
     open: F,
-    attempts: Attempts,
+    /// The servers that were tried.
+    tried: Vec<Arc<str>>,
     /// The outdated servers that sentinels have named.
     outdated: Vec<NamedMaster>,
+    /// The error to report.
+    error: Option<Error>,
 }
 
 impl<'a, T, F: FnMut(&Address) -> Result<T>> Search<'a, F> {
     pub(super) fn new(sentinels: &'a Sentinels, open: F) -> Search<'a, F> {
-        Search { sentinels, open, attempts: Attempts::default(), outdated: Vec::new() }
+        Search { sentinels, open, tried: Vec::new(), outdated: Vec::new(), error: None }
     }
 
     /// Asks one sentinel and tries the server that it names.
@@ -30,64 +33,47 @@ impl<'a, T, F: FnMut(&Address) -> Result<T>> Search<'a, F> {
         timeouts: Timeouts,
     ) -> Result<Option<(T, u64)>> {
         let named = self.sentinels.ask(sentinel, timeouts)?;
-        if self.sentinels.is_outdated(&named) {
+        if !self.sentinels.known.lock().accepts(&named) {
             self.outdated.push(named);
             return Ok(None);
         }
-        let opened = self.attempts.open(&named, &mut self.open);
+        let opened = self.try_open(&named);
         Ok(opened.and_then(|opened| Some((opened, self.sentinels.confirm(&named)?))))
     }
 
-    /// Keeps an error of a sentinel for the report.
+    /// Keeps the first transient error for the report, or else the last error.
     pub(super) fn record(&mut self, error: Error) {
-        self.attempts.record(error);
+        if !self.error.as_ref().is_some_and(Error::is_transient) {
+            self.error = Some(error);
+        }
     }
 
     /// Tries the outdated servers, newest first, if most of the sentinels named outdated servers.
     pub(super) fn accept_outdated(mut self, sentinels: usize) -> Result<(T, u64)> {
         if self.outdated.len() > sentinels / 2 {
             self.outdated.sort_by_key(|named| std::cmp::Reverse(named.epoch));
-            for named in &self.outdated {
-                if let Some(opened) = self.attempts.open(named, &mut self.open) {
-                    return Ok((opened, self.sentinels.confirm_outdated(named)));
+            for named in std::mem::take(&mut self.outdated) {
+                if let Some(opened) = self.try_open(&named) {
+                    return Ok((opened, self.sentinels.confirm_outdated(&named)));
                 }
             }
         }
-        Err(self.attempts.error())
+        let none = || Error::connection("no sentinel names a master that can be reached");
+        Err(self.error.unwrap_or_else(none))
     }
-}
 
-/// The servers tried in one search, and the error to report.
-#[derive(Debug, Default)]
-struct Attempts {
-    addresses: Vec<Arc<str>>,
-    error: Option<Error>,
-}
-
-impl Attempts {
     /// Connects to a named server, unless this search has tried its address before.
-    fn open<T>(
-        &mut self,
-        named: &NamedMaster,
-        open: &mut impl FnMut(&Address) -> Result<T>,
-    ) -> Option<T> {
-        if self.addresses.contains(named.address.shown()) {
+    fn try_open(&mut self, named: &NamedMaster) -> Option<T> {
+        if self.tried.contains(named.address.shown()) {
             return None;
         }
-        self.addresses.push(Arc::clone(named.address.shown()));
-        open(&named.address).map_err(|error| self.record(error)).ok()
-    }
-
-    /// Keeps the first transient error, or else the last error.
-    fn record(&mut self, error: Error) {
-        if !self.error.as_ref().is_some_and(Error::is_transient) {
-            self.error = Some(error);
+        self.tried.push(Arc::clone(named.address.shown()));
+        match (self.open)(&named.address) {
+            Ok(opened) => Some(opened),
+            Err(error) => {
+                self.record(error);
+                None
+            }
         }
-    }
-
-    fn error(self) -> Error {
-        self.error.unwrap_or_else(|| {
-            Error::new(ErrorKind::Connection, "no sentinel names a master that can be reached")
-        })
     }
 }
