@@ -73,7 +73,13 @@ pub fn run(plan: &Plan, is_traced: bool) -> Run {
     let plan = plan.clone();
     watch::take_panics();
     store::take_accounts();
-    let outcome = world::run(settings, move || *place.borrow_mut() = Some(judge(&plan)));
+    let mut outcome = world::run(settings, move || *place.borrow_mut() = Some(judge(&plan)));
+    if let Some(stuck) = &mut outcome.stuck {
+        // A worker that panicked keeps the run waiting.
+        for panic in watch::take_panics() {
+            stuck.push_str(&format!("\n{panic}"));
+        }
+    }
     let (report, history) = judged.borrow_mut().take().unzip();
     Run { outcome, report, history }
 }

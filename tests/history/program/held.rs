@@ -15,8 +15,9 @@ pub(super) trait Held {
     fn unlock_by_lock(self: Box<Self>) -> Result<()> {
         self.unlock()
     }
-    /// Takes the lock again, if it can. Panics if that fails beside a valid hold.
-    fn re_enter(&self) {}
+    /// Takes the lock again, if it can. Panics if that fails beside a valid hold, unless the client
+    /// may be closed meanwhile, and is.
+    fn re_enter(&self, _may_be_closed: bool) {}
     /// Sets the remaining lease, if it can. Returns whether it has done so.
     fn extend(&self, _: Duration) -> bool {
         false
@@ -47,7 +48,7 @@ impl<S: Subject, G: SubjectGuard> Held for Locked<S, G> {
         self.lock.unlock()
     }
 
-    fn re_enter(&self) {
+    fn re_enter(&self, may_be_closed: bool) {
         if !self.is_re_entrant {
             return;
         }
@@ -57,6 +58,7 @@ impl<S: Subject, G: SubjectGuard> Held for Locked<S, G> {
                 drop(again);
             }
             Ok(None) => panic!("a lock refuses its holder"),
+            Err(error) if may_be_closed && error.is_closed() => {}
             Err(error) => assert!(!self.is_held(), "a re-entry beside a valid hold: {error}"),
         }
     }

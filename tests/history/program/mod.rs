@@ -416,7 +416,8 @@ impl<'a> Thread<'a> {
         self.record(attempt, now(), Event::Granted { token });
         let heard = self.listen(&*guard);
         if self.happens(RE_ENTERED) {
-            guard.re_enter();
+            // Clients of this call alone are closed at the end of its patience, as late as now.
+            guard.re_enter(!hold.own.is_empty());
         }
         self.extend(hold, &*guard);
         let span = self.span();
