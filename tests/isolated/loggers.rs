@@ -70,8 +70,8 @@ fn a_logger_that_blocks_stops_no_renewal() -> Result<()> {
     let orphan = client.lock("orphan");
     join(thread::spawn(move || orphan.lock().map(std::mem::forget)))?;
     eventually("the logger blocks", || blocked.load(Ordering::SeqCst));
-    client.lock("clock").with_lease(2 * BRISK).lock_owned()?.detach();
-    eventually("two leases pass", || !exists(&server, "clock"));
+    client.lock("clock").with_lease(3 * BRISK).lock_owned()?.detach();
+    eventually("three leases pass", || !exists(&server, "clock"));
     assert!(held.is_held() && exists(&server, "held"));
     // A loss and a release, whose lines wait for the logger.
     server.ask::<()>(&["DEL", "held"]);

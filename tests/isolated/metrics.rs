@@ -465,10 +465,9 @@ fn a_recorder_that_panics_breaks_nothing() -> Result<()> {
 /// In a run of all tests the example is built already.
 fn example() -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--workspace", "--all-features", "--example", "metrics"]);
-    build
-        .args(["--quiet", "--offline", "--message-format", "json"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    build.args(["build", "--quiet", "--offline", "--workspace", "--all-features"]);
+    build.args(["--example", "metrics", "--message-format", "json"]);
+    build.current_dir(env!("CARGO_MANIFEST_DIR"));
     let output = build.output().expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let messages = String::from_utf8(output.stdout).expect("UTF-8");

@@ -165,7 +165,7 @@ fn a_named_hold_is_renewed_and_wakes_waiters() {
     let (mine, theirs) =
         (build(patient(server.url()).watchdog_timeout(BRISK)), build(patient(server.url())));
     let guard = lock(&mine).lock().expect("it is free");
-    assert!(!guard.wait_lost(3 * BRISK / 2), "the hold is renewed");
+    assert!(!guard.wait_lost(3 * BRISK), "the hold is renewed");
     thread::scope(|scope| {
         let waiter = scope.spawn(|| theirs.lock("a").lock().map(drop));
         eventually("the caller waits", || server.numsub("redisson_lock__channel:{a}") == 1);

@@ -4,11 +4,7 @@
 
 #![cfg_attr(
     not(feature = "peers"),
-    allow(
-        irrefutable_let_patterns,
-        clippy::infallible_destructuring_match,
-        reason = "only a peer has the workers of an event loop"
-    )
+    allow(irrefutable_let_patterns, reason = "only a peer has the workers of an event loop")
 )]
 
 mod commands;
