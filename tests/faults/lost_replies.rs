@@ -6,7 +6,7 @@ use crate::harness::bare::script;
 use crate::harness::faults::*;
 use crate::harness::wait::{BOUND, holds_within};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time, join};
-use leasehold::{Client, Error, OwnedGuard};
+use leasehold::{Builder, Client, Error, OwnedGuard};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -196,9 +196,13 @@ struct HastySetup {
 
 impl HastySetup {
     fn new() -> HastySetup {
+        HastySetup::with(|settings| settings)
+    }
+
+    fn with(more: impl FnOnce(Builder) -> Builder) -> HastySetup {
         let server = Server::start();
         let proxy = Proxy::start(server.addr());
-        let (settings, events) = EventLog::from(hasty(proxy.url()));
+        let (settings, events) = EventLog::from(more(hasty(proxy.url())));
         let (digests, direct) = (Digests::of(&server), other(&server));
         HastySetup { client: build(settings), server, digests, proxy, events, direct }
     }
@@ -232,6 +236,23 @@ fn an_acquire_on_a_half_open_connection_fails_in_time_and_leaves_nothing() {
         assert_others_can_take(&setup.direct, "half");
         // The next caller gets a connection that works.
         setup.client.lock("half").lock().expect("a new connection").unlock().expect("held");
+    }
+    assert_eq!(setup.proxy.stats().triggered, 2);
+    setup.end();
+}
+
+/// A caller leaves its request at its deadline, before the connection is given up for it.
+#[test]
+fn a_request_behind_a_late_one_is_sent_again() {
+    let setup = HastySetup::with(|settings| settings.pool_size(1));
+    for direction in BOTH {
+        setup.half_open(&setup.digests.acquire, direction);
+        let error =
+            setup.client.lock("left").try_lock_for(BRIEF / 6).expect_err("no reply arrives");
+        assert!(error.is_timeout(), "{error}");
+        let guard = setup.client.lock("next").try_lock().expect("its own reply is not late");
+        guard.expect("nobody holds it").unlock().expect("it is held");
+        eventually("the acquire is undone", || !exists(&setup.server, "left"));
     }
     assert_eq!(setup.proxy.stats().triggered, 2);
     setup.end();

@@ -10,9 +10,12 @@
 //! 4. If the connection breaks first, a new one is made at once, except for requests that are
 //!    repeated anyway, if no command was answered on the broken one. Requests without a reply are
 //!    written there once more, in the same order. The first copy may have run, so the reply
-//!    names an open copy (`EarlierCopies`). After a time-out nothing is written again, and a
-//!    request that must not run twice ([`Call::once`]) never is. Background requests that fail go
+//!    names an open copy (`EarlierCopies`). A request whose reply is late is not written again, and
+//!    a request that must not run twice ([`Call::once`]) never is. Background requests that fail go
 //!    back to the pool, which retries them.
+//!
+//! A late reply ends the connection, but not the requests that were written after its own: their
+//! time is not over, and the caller of the late one may have left long ago.
 //!
 //! Bytes that were written cannot be recalled: the server may read a command from a broken
 //! connection after it has replied on the new one. So each answer has the moment of the last break.
@@ -225,15 +228,21 @@ impl Pipeline {
             }
             // A panic must not leave the requests without an answer.
             let round = || self.round(limit);
-            let (error, gives_up) = match threads::catch_panic("exchanging requests", round) {
-                Some(Ok(true)) => continue,
-                Some(Ok(false)) => return false,
-                Some(Err(fault)) => (fault.error, fault.timed_out),
-                None => (panicked(), true),
+            let Some(outcome) = threads::catch_panic("exchanging requests", round) else {
+                self.abandon();
+                break;
             };
-            self.note_silence(gives_up, &error);
+            let Fault { error, timed_out } = match outcome {
+                Ok(true) => continue,
+                Ok(false) => return false,
+                Err(fault) => fault,
+            };
+            self.note_silence(timed_out, &error);
+            if timed_out && let Some(connection) = &self.connection {
+                self.in_flight.note_late(connection.reply_limit());
+            }
             self.disconnect();
-            let fails = |it: &Request| gives_up || it.replay.breaks > 1 || it.call.once;
+            let fails = |it: &Request| it.replay.is_late || it.replay.breaks > 1 || it.call.once;
             self.in_flight.fail_if(fails, &error);
             on_progress();
         }

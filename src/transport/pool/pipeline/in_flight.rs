@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::{Error, Refusal};
 use crate::transport::call::Call;
@@ -164,6 +165,16 @@ impl InFlight {
     pub(super) fn requeue(&mut self) {
         self.resend.append(&mut self.unanswered);
         std::mem::swap(&mut self.unanswered, &mut self.resend);
+    }
+
+    /// Notes which replies have taken longer than `reply_limit`.
+    pub(super) fn note_late(&mut self, reply_limit: Duration) {
+        let now = clock::now();
+        let unacknowledged = self.unacknowledged.iter_mut().map(|(request, _)| request);
+        for request in unacknowledged.chain(&mut self.unanswered) {
+            let is_late = |written: Moment| written + reply_limit <= now;
+            request.replay.is_late = request.written.is_some_and(is_late);
+        }
     }
 
     /// Prepares all requests for the next connection. An unacknowledged request counts as
