@@ -259,6 +259,7 @@ fn many_holds_share_one_pause_while_the_server_refuses_renewals() {
 /// Waiting calls for locks of several servers that are away.
 fn waiting_calls_share_one_pause<G>(
     name: &str,
+    most: usize,
     wait: impl Fn([&Client; 3], String) -> leasehold::Result<Option<G>> + Sync,
 ) {
     const THREADS: usize = 100;
@@ -284,20 +285,20 @@ fn waiting_calls_share_one_pause<G>(
         proxies.iter().map(|proxy| proxy.stats().refused).sum::<usize>()
     });
     eprintln!("{name}: {attempts} attempts");
-    assert!(attempts <= 400, "{attempts} attempts to connect");
+    assert!(attempts <= most, "{attempts} attempts to connect");
     drop(held);
 }
 
 #[test]
 fn many_waiting_red_locks_share_one_pause_while_their_servers_are_away() {
-    waiting_calls_share_one_pause("red", |clients, name| {
+    waiting_calls_share_one_pause("red", 400, |clients, name| {
         leasehold::RedLock::new(clients.map(Clone::clone), name).try_lock_for(2 * LEASE)
     });
 }
 
 #[test]
 fn many_waiting_multi_locks_share_one_pause_while_their_servers_are_away() {
-    waiting_calls_share_one_pause("multi", |clients, name| {
+    waiting_calls_share_one_pause("multi", 200, |clients, name| {
         let locks = clients.map(|client| client.lock(&name));
         leasehold::MultiLock::new(locks).try_lock_for(2 * LEASE)
     });

@@ -14,14 +14,17 @@
 //! different names, and the two may then block each other. Each of these waits is short, so they do
 //! not block each other for long. A caller whose wait has ended continues with 2.
 //!
-//! A caller that a lock was refused to waits through outages, with pauses that grow.
+//! A caller that a lock was refused to waits through outages. Its next round follows the pause that
+//! everything at the failed server shares ([`health`]): many callers make few attempts.
+//!
+//! [`health`]: crate::transport::topology::health
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::{AcquireCall, HoldHandle};
 use crate::command::owner::HoldId;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kind::plain::Plain;
 use crate::kind::rules::KindRules as _;
 use crate::lock::multi_lock::batch;
@@ -32,10 +35,6 @@ use crate::util::sync::Parker;
 /// The first and the longest pause of a caller after a lost round.
 const FIRST_PAUSE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-
-/// The first and the longest pause of a caller after a round that an outage ended.
-const FIRST_OUTAGE_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The number of lost rounds before a round that takes the locks in turn.
 const LOST_ROUNDS: u32 = 2;
@@ -53,6 +52,14 @@ pub(super) enum MultiOutcome {
     Refused(usize),
 }
 
+/// The error of a round, and the position of its lock.
+struct Failed {
+    position: usize,
+    error: Error,
+}
+
+type RoundResult<T> = std::result::Result<T, Failed>;
+
 /// The calls for all members, and the patience of the caller for the whole.
 pub(super) struct MultiAcquire<'a> {
     pub(super) calls: Vec<AcquireCall<'a>>,
@@ -63,32 +70,35 @@ pub(super) struct MultiAcquire<'a> {
 impl MultiAcquire<'_> {
     /// Blocks until all locks are granted. `None` if the caller's patience ends first.
     pub(super) fn acquire(&self) -> Result<Option<Vec<HoldHandle>>> {
-        let (mut first, mut lost, mut turns, mut outages) = (None, 0, 0, 0);
+        let (mut first, mut lost, mut turns) = (None, 0, 0);
         let started = clock::now();
         loop {
             let in_turn = lost == LOST_ROUNDS;
             let round = if in_turn { self.in_turn(turns).map(Some) } else { self.round(first) };
-            let (refused, outage) = match (round, first) {
-                (Ok(Some(MultiOutcome::All(holds))), _) => return Ok(Some(holds)),
-                (Ok(None), _) => return Ok(None),
-                (Ok(Some(MultiOutcome::Refused(position))), _) => (position, None),
+            let refused = match round {
+                Ok(Some(MultiOutcome::All(holds))) => return Ok(Some(holds)),
+                Ok(None) => return Ok(None),
+                Ok(Some(MultiOutcome::Refused(position))) => position,
                 // After its first refusal the caller waits through outages.
-                (Err(error), Some(first)) if error.is_outage() => (first, Some(error)),
-                (Err(error), _) => return Err(error),
+                Err(Failed { position, error }) if first.is_some() && error.is_outage() => {
+                    let now = clock::now();
+                    if self.patience.is_over(now) {
+                        return Err(error);
+                    }
+                    self.calls.iter().try_for_each(AcquireCall::check_not_ended)?;
+                    self.record.waits(started);
+                    let call = &self.calls[position];
+                    let end = call.context.health().retry_at(now, &error);
+                    call.limit().pause(now.until(end.min(self.patience.end())));
+                    lost = lost.min(LOST_ROUNDS - 1);
+                    continue;
+                }
+                Err(failed) => return Err(failed.error),
             };
             if self.patience.is_over(clock::now()) {
-                return outage.map_or(Ok(None), Err);
+                return Ok(None);
             }
             self.record.waits(started);
-            if outage.is_some() {
-                let pause = doubled(FIRST_OUTAGE_PAUSE, outages, LONGEST_OUTAGE_PAUSE);
-                let pause = jittered(pause, HoldId::next().seed());
-                let left = clock::now().until(self.patience.end());
-                self.calls[refused].limit().pause(pause.min(left));
-                (lost, outages) = (lost.min(LOST_ROUNDS - 1), outages.saturating_add(1));
-                continue;
-            }
-            outages = 0;
             if in_turn {
                 // The refused lock may be held for long: the next round waits for it alone.
                 (lost, turns) = (LOST_ROUNDS - 1, turns + 1);
@@ -101,13 +111,13 @@ impl MultiAcquire<'_> {
     }
 
     /// Waits for each lock in turn, for a short time, and keeps the earlier locks meanwhile.
-    fn in_turn(&self, turns: u32) -> Result<MultiOutcome> {
+    fn in_turn(&self, turns: u32) -> RoundResult<MultiOutcome> {
         let wait = doubled(FIRST_WAIT, turns, LONGEST_WAIT);
         let mut holds = Vec::with_capacity(self.calls.len());
         for (position, call) in self.calls.iter().enumerate() {
             let wait = jittered(wait, HoldId::next().seed());
             let end = (clock::now() + wait).min(self.patience.end());
-            match call.with_patience(Patience::Until(end)).acquire()? {
+            match self.repeat(position, &call.with_patience(Patience::Until(end)))? {
                 Some(hold) => holds.push(hold),
                 None => return Ok(MultiOutcome::Refused(position)),
             }
@@ -118,10 +128,10 @@ impl MultiAcquire<'_> {
     /// Waits for the lock that was refused before, and asks for the others without waiting.
     ///
     /// Returns `None` if the caller's patience ends.
-    fn round(&self, first: Option<usize>) -> Result<Option<MultiOutcome>> {
+    fn round(&self, first: Option<usize>) -> RoundResult<Option<MultiOutcome>> {
         let mut holds: Vec<Option<HoldHandle>> = self.calls.iter().map(|_| None).collect();
         if let Some(first) = first {
-            holds[first] = self.calls[first].acquire()?;
+            holds[first] = self.repeat(first, &self.calls[first])?;
             if holds[first].is_none() {
                 return Ok(None);
             }
@@ -131,7 +141,8 @@ impl MultiAcquire<'_> {
             let open = (next..holds.len()).filter(|at| holds[*at].is_none());
             let group: Vec<_> =
                 open.filter(|at| *at == next || self.fit_one_batch(next, *at)).collect();
-            match self.take(&group, first.is_some())? {
+            let taken = self.take(&group, first.is_some());
+            match taken.map_err(|error| Failed { position: next, error })? {
                 MultiOutcome::Refused(position) => {
                     return Ok(Some(MultiOutcome::Refused(group[position])));
                 }
@@ -143,6 +154,12 @@ impl MultiAcquire<'_> {
             }
         }
         Ok(Some(MultiOutcome::All(holds.into_iter().flatten().collect())))
+    }
+
+    /// Asks for a lock in a later round. Fails at once while its server pauses after a failure.
+    fn repeat(&self, position: usize, call: &AcquireCall<'_>) -> RoundResult<Option<HoldHandle>> {
+        let outcome = call.context.pause_error().map_or_else(|| call.acquire(), Err);
+        outcome.map_err(|error| Failed { position, error })
     }
 
     /// Returns whether two members are plain locks of one client, one lease and one slot.
@@ -166,6 +183,9 @@ impl MultiAcquire<'_> {
         let mut calls: Vec<_> =
             group.iter().map(|at| self.calls[*at].with_patience(Patience::None)).collect();
         if was_refused {
+            if let Some(error) = calls.first().and_then(|call| call.context.pause_error()) {
+                return Err(error);
+            }
             for call in &mut calls {
                 call.options.yields_by = None;
             }
