@@ -99,7 +99,8 @@ fn deadline_from_reply(seed: u64) -> Plan {
     plain(seed, vec![Fault::DelayReplies], |work| Work { kept_to_the_end: 100, ..work })
 }
 
-/// So does a holder whose first reply was cut off and whose request was repeated.
+/// After a cut reply and a repeated request the holder considers its hold valid for longer than the
+/// server.
 fn resent_keeps_lease(seed: u64) -> Plan {
     let plan = plain(seed, vec![Fault::CutReplies], |work| Work {
         locks: 6,
@@ -144,7 +145,7 @@ fn token_passed_on(seed: u64) -> Plan {
     Plan { faults: vec![Fault::Quiet], work, ..all }
 }
 
-/// The same, with clients whose statistics are checked.
+/// Threads of one process hand a lock off to each other. The statistics of clients are checked.
 fn told_hand_offs(seed: u64) -> Plan {
     let plan = token_passed_on(seed);
     Plan { work: Work { told: true, ..plan.work }, ..plan }
@@ -477,9 +478,8 @@ pub fn unfenced(seed: u64) -> Plan {
         fenced: false,
         ..all.work
     };
-    let name = "unfenced";
     Plan {
-        name,
+        name: "unfenced",
         faults: vec![Fault::StopWorker],
         quiet: 500..1500,
         lasting: 1000..2500,

@@ -247,20 +247,19 @@ impl Deployment {
     /// Cuts these servers off from all others.
     pub fn cut_off(&self, minority: &[usize]) {
         self.peers.cut_off(minority);
-        if self.layout == Layout::Cluster {
-            minority.iter().for_each(|place| self.miss_others(*place));
+        if self.layout != Layout::Cluster {
+            return;
         }
-    }
-
-    /// Lets a node of a cluster stop to serve once it has not heard from most others.
-    fn miss_others(&self, place: usize) {
-        let deployment = self.clone();
-        world::after(random(MISSED), move || {
-            if deployment.peers.is_cut_off(place) {
-                deployment.topology.borrow_mut().known[place] = 0;
-                deployment.server(place).with_core(|core| core.set_cluster_connected(false));
-            }
-        });
+        for place in minority.iter().copied() {
+            let deployment = self.clone();
+            // A node of a cluster stops to serve once it has not heard from most others.
+            world::after(random(MISSED), move || {
+                if deployment.peers.is_cut_off(place) {
+                    deployment.topology.borrow_mut().known[place] = 0;
+                    deployment.server(place).with_core(|core| core.set_cluster_connected(false));
+                }
+            });
+        }
     }
 
     /// Replaces a master by a planned fail-over. Returns the effect.
@@ -376,7 +375,7 @@ impl Deployment {
     pub fn heal(&self) {
         for place in self.peers.heal() {
             if self.layout == Layout::Cluster {
-                // It serves when it has heard from the others.
+                // A node serves when it has heard from the others.
                 self.server(place).with_core(|core| core.set_cluster_connected(false));
             }
         }

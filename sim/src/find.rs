@@ -13,7 +13,9 @@ const APART: u64 = 1_000_000;
 
 /// Prints the names of the seeded faults that the simulation finds.
 pub fn list() -> bool {
-    CONTROLS.iter().for_each(|control| println!("{}", control.fault));
+    for control in &CONTROLS {
+        println!("{}", control.fault);
+    }
     true
 }
 
@@ -69,12 +71,15 @@ pub fn run_without_faults(runs: u64) -> bool {
         }
     }
     let lost = |fenced: bool| {
-        let plan = |seed| {
+        let mut lost = 0;
+        for seed in 0..runs {
             let plan = unfenced(seed);
-            Plan { work: Work { fenced, ..plan.work }, ..plan }
-        };
-        let report = |seed| run(&plan(seed), false).report;
-        (0..runs).filter_map(report).map(|report| report.lost_updates().0).sum::<u64>()
+            let plan = Plan { work: Work { fenced, ..plan.work }, ..plan };
+            if let Some(report) = run(&plan, false).report {
+                lost += report.lost_updates().0;
+            }
+        }
+        lost
     };
     let (unfenced, fenced) = (lost(false), lost(true));
     println!(

@@ -75,7 +75,9 @@ pub fn note_killed(worker: usize) {
     let calls = FREES.with_borrow(|frees| {
         frees.calls.keys().copied().filter(|call| call.0 == worker).collect::<Vec<Call>>()
     });
-    calls.into_iter().for_each(end);
+    for call in calls {
+        end(call);
+    }
 }
 
 fn begin(lock: &str, call: Call) {
@@ -88,8 +90,10 @@ fn begin(lock: &str, call: Call) {
         awaited.callers.len() == 1
     });
     if is_new {
-        // Each server looks.
-        deployment.servers().iter().for_each(|server| server.with_core(|_| ()));
+        for server in deployment.servers() {
+            // Each server looks.
+            server.with_core(|_| ());
+        }
     }
 }
 
@@ -119,7 +123,9 @@ pub fn look(server: ServerId, core: &mut Core) {
                     let left = u64::try_from(left).unwrap_or(0).min(LONG);
                     awaited.expiries.insert(server, now() + millis(left));
                 }
-                None => drop(awaited.expiries.remove(&server)),
+                None => {
+                    awaited.expiries.remove(&server);
+                }
             }
             let kept = serving.iter().filter_map(|it| awaited.expiries.get(&it.id)).max();
             if let Some(expiry) = kept {

@@ -45,7 +45,9 @@ pub fn note(worker: usize, record: &Record) {
             // An end that is recorded later than the last valid check names an earlier moment.
             Event::Valid if record.at + MOMENT > now() => {
                 let has_lease = looks.calls.get(&call).is_none_or(|(it, _)| looks.have_lease(it));
-                looks.without.extend((!has_lease).then(|| (call, now())));
+                if !has_lease {
+                    looks.without.push((call, now()));
+                }
             }
             _ => {}
         }

@@ -43,16 +43,14 @@ impl<'a> Nemesis<'a> {
         let (fault, beside) = self.schedule.next();
         let from = now();
         let mut faults: Vec<_> = [Some(fault), beside].into_iter().flatten().collect();
-        let begin = |it: &mut Self, workers: &mut Workers<'_>, fault: Fault| {
-            world::note_fault(|| format!("-- {fault:?}"));
-            it.begin(fault, workers)
-        };
-        let mut begun: Vec<_> =
-            faults.iter().map(|fault| (from, begin(self, workers, *fault))).collect();
+        let mut begun = Vec::new();
+        for fault in &faults {
+            begun.push((from, self.begin(*fault, workers)));
+        }
         self.schedule.wait_out();
         if let Some(later) = self.schedule.during(&faults) {
             faults.push(later);
-            begun.push((now(), begin(self, workers, later)));
+            begun.push((now(), self.begin(later, workers)));
             self.schedule.wait_out();
         }
         self.end(workers, faults.contains(&Fault::HalfOpen));
@@ -61,10 +59,13 @@ impl<'a> Nemesis<'a> {
         for (fault, (from, impact)) in faults.iter().zip(begun) {
             self.schedule.record(format!("{fault:?}"), [from, until], impact);
         }
-        faults.into_iter().for_each(|fault| self.schedule.settle(fault));
+        for fault in faults {
+            self.schedule.settle(fault);
+        }
     }
 
     fn begin(&mut self, fault: Fault, workers: &mut Workers<'_>) -> Impact {
+        world::note_fault(|| format!("-- {fault:?}"));
         match fault {
             Fault::Quiet => Impact::on_all_slots(Affected::Nobody, Effect::Delays),
             Fault::KillWorker
@@ -101,7 +102,10 @@ impl<'a> Nemesis<'a> {
                 self.schedule.impact_of_bystander(fault)
             }
             Fault::MoveSlot => {
-                self.move_slots();
+                // The slots of some locks in use move, one after the other.
+                for _ in 0..self.schedule.rng.usize(1..=MOVES) {
+                    self.move_slot();
+                }
                 Impact::on_all_slots(Affected::All, Effect::Delays)
             }
         }
@@ -128,7 +132,9 @@ impl<'a> Nemesis<'a> {
                         self.schedule.pause(0..50);
                     }
                 }
-                _ => drop(server.ask(&["SCRIPT", "FLUSH"])),
+                _ => {
+                    server.ask(&["SCRIPT", "FLUSH"]);
+                }
             }
         }
     }
@@ -157,9 +163,9 @@ impl<'a> Nemesis<'a> {
             self.deployment.server_of(&lock).ask(&["DEL", &lock]);
         } else {
             let address = |arguments: &mut Arguments| self.deployment.add_addresses(arguments);
-            let (arguments, lock) =
-                (Arguments::beside_workers(self.schedule.plan, address), lock.clone());
-            let force = move || force_unlock(&arguments, &lock);
+            let arguments = Arguments::beside_workers(self.schedule.plan, address);
+            let forced = lock.clone();
+            let force = move || force_unlock(&arguments, &forced);
             let forcing = world::spawn_in(world::start_process(0), "main", force);
             forcing.join().expect("no panic").expect("no fault prevents it");
         }
@@ -175,18 +181,18 @@ impl<'a> Nemesis<'a> {
             Fault::DelayReplies => {
                 for worker in 0..workers.len().div_ceil(2) {
                     let process = Some(workers.process(worker));
-                    self.fronts().for_each(|whose| {
+                    for whose in self.fronts() {
                         net::set_delay(Whose { process, ..whose }, Direction::Replies, delay);
-                    });
+                    }
                 }
             }
             _ => {
                 let replies = fault == Fault::CutReplies;
                 let direction = if replies { Direction::Replies } else { Direction::Requests };
                 // Delayed replies increase the time between a request and its repetition.
-                self.fronts().for_each(|whose| {
+                for whose in self.fronts() {
                     net::set_delay(whose, Direction::Replies, delay.min(SLOW));
-                });
+                }
                 for _ in 0..CUTS {
                     // In the next message, or in one of the following.
                     let most = *self.schedule.rng.choice(&[8, 200]).expect("two");
@@ -215,9 +221,7 @@ impl<'a> Nemesis<'a> {
                 Fault::StopServers => self.deployment.pause(at),
                 Fault::KillServers => self.deployment.kill(at, Data::Kept),
                 Fault::EmptyServer => self.deployment.kill(at, Data::Lost),
-                _ => {
-                    net::set_clock_offset(server.id, self.schedule.step() * 1_000);
-                }
+                _ => net::set_clock_offset(server.id, self.schedule.step() * 1_000),
             }
         }
         self.schedule.effect_on_servers(fault)
@@ -274,13 +278,7 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Moves the slots of some locks in use to other masters, one after the other.
-    fn move_slots(&mut self) {
-        for _ in 0..self.schedule.rng.usize(1..=MOVES) {
-            self.move_slot();
-        }
-    }
-
+    /// Moves the slot of a lock in use to another master.
     fn move_slot(&mut self) {
         let kind =
             *self.schedule.rng.choice(&self.schedule.plan.work.kinds).expect("there are some");

@@ -26,9 +26,9 @@ type Act = Box<dyn FnOnce(&Rc<Peers>)>;
 /// What becomes of a packet that cannot arrive yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It waits, as on a connection that outlasts a partition.
+    /// The packet waits, as on a connection that outlasts a partition.
     Stream,
-    /// It is lost, as on the bus of a cluster.
+    /// The packet is lost, as on the bus of a cluster.
     Bus,
 }
 
@@ -59,11 +59,18 @@ struct Link {
     is_up: bool,
 }
 
+impl Link {
+    /// Ends the connection: packets with its number do nothing from now on.
+    fn end(&mut self) {
+        (self.is_fed, self.is_up, self.number) = (false, false, self.number + 1);
+    }
+}
+
 /// A server as the others find it.
 struct Peer {
     server: Server,
     state: State,
-    /// It reaches only the others that are cut off.
+    /// The server reaches only the others that are cut off.
     is_cut_off: bool,
     /// The servers with the same number share their data and their sharded messages.
     shard: Option<usize>,
@@ -88,7 +95,9 @@ impl Peers {
         for place in 0..peers.len() {
             let weak = Rc::downgrade(&peers);
             peers.server(place).set_outbox(move |sent| {
-                weak.upgrade().inspect(|peers| peers.carry(place, sent));
+                if let Some(peers) = weak.upgrade() {
+                    peers.carry(place, sent);
+                }
             });
             if peers.shard(place).is_some() {
                 take_turn(Rc::downgrade(&peers), place);
@@ -145,11 +154,9 @@ impl Peers {
             wire.held.clear();
         }
         self.disconnect(place);
-        for replica in 0..self.len() {
-            let mut peers = self.peers.borrow_mut();
-            let link = &mut peers[replica].link;
-            if link.master == Some(place) {
-                (link.is_fed, link.is_up, link.number) = (false, false, link.number + 1);
+        for replica in self.peers.borrow_mut().iter_mut() {
+            if replica.link.master == Some(place) {
+                replica.link.end();
             }
         }
     }
@@ -157,7 +164,9 @@ impl Peers {
     /// Separates these servers from all others until [`Peers::heal`].
     pub fn cut_off(&self, minority: &[usize]) {
         world::note_fault(|| format!("the servers {minority:?} are cut off"));
-        minority.iter().for_each(|place| self.peers.borrow_mut()[*place].is_cut_off = true);
+        for place in minority {
+            self.peers.borrow_mut()[*place].is_cut_off = true;
+        }
     }
 
     /// Ends all faults. Returns the servers that have started again.
@@ -288,7 +297,7 @@ impl Peers {
         let address = self.server(replica).address;
         let former = {
             let link = &mut self.peers.borrow_mut()[replica].link;
-            (link.is_fed, link.is_up, link.number) = (false, false, link.number + 1);
+            link.end();
             link.master
         };
         if let Some(master) = former {
@@ -302,7 +311,7 @@ impl Peers {
     fn connect(self: &Rc<Self>, replica: usize) {
         let link = {
             let link = &mut self.peers.borrow_mut()[replica].link;
-            (link.is_fed, link.is_up, link.number) = (false, false, link.number + 1);
+            link.end();
             *link
         };
         let (Some(master), number) = (link.master, link.number) else { return };
@@ -372,11 +381,8 @@ fn take_turn(peers: Weak<Peers>, place: usize) {
             let peer = &all.peers.borrow()[place];
             (peer.link, peer.state == State::Runs)
         };
-        match link {
-            Link { master: None, .. } => {}
-            _ if !runs => {}
-            Link { is_up: true, number, .. } => all.acknowledge(place, number),
-            Link { .. } => all.connect(place),
+        if runs && link.master.is_some() {
+            if link.is_up { all.acknowledge(place, link.number) } else { all.connect(place) }
         }
         take_turn(peers, place);
     });

@@ -14,9 +14,13 @@ pub fn print(history: &History, lock: Option<&str>) {
             && lock.is_none_or(|lock| attempt.request.lock == lock)
     };
     for (number, attempt) in history.attempts.iter().filter(is_shown).enumerate() {
-        events(history, attempt, number, end).for_each(|event| println!("{event}"));
+        for event in events(history, attempt, number, end) {
+            println!("{event}");
+        }
     }
-    history.disturbances.iter().flat_map(fault).for_each(|event| println!("{event}"));
+    for event in history.disturbances.iter().flat_map(fault) {
+        println!("{event}");
+    }
 }
 
 fn seconds(at: Nanos) -> f64 {

@@ -20,7 +20,26 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// In a third of the others the renewed leases are short, in another third faults outlast the
 /// leases. Half of the seeds with all faults have work of their own.
 pub fn of(seed: u64) -> Plan {
-    let plan = base(seed);
+    let plan = match seed % PLANS {
+        0 => Plan::everything(Layout::One, seed, SPAN),
+        1 => {
+            let layouts = [Layout::One, Layout::Five, Layout::Sentinel, Layout::Cluster];
+            Plan::calm(layouts[(seed / PLANS % 4) as usize], seed, HOUR)
+        }
+        2 => Plan::waits(Layout::One, seed, SPAN),
+        3 => Plan::messages(seed, SPAN),
+        4 => Plan::latches(Layout::One, seed, SPAN),
+        5 => Plan::elections(Layout::One, seed, SPAN),
+        6 => Plan::order(Layout::One, seed, SPAN),
+        7 | 8 => Plan::everything(Layout::Five, seed, SPAN),
+        9..=13 => Plan::everything(Layout::Sentinel, seed, SPAN),
+        14 | 15 => Plan::elections(Layout::Sentinel, seed, SPAN),
+        16..=19 => Plan::everything(Layout::Cluster, seed, SPAN),
+        20 => Plan::waits(Layout::Cluster, seed, SPAN),
+        21 => Plan::latches(Layout::Cluster, seed, SPAN),
+        22 => Plan::order(Layout::Cluster, seed, SPAN),
+        _ => Plan::elections(Layout::Cluster, seed, SPAN),
+    };
     if plan.name == "calm" {
         return plan;
     }
@@ -79,26 +98,3 @@ const MIDDLE: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(
 
 /// The length of faults that outlast leases, in milliseconds.
 const LASTING: Range<u64> = 300..8000;
-
-fn base(seed: u64) -> Plan {
-    match seed % PLANS {
-        0 => Plan::everything(Layout::One, seed, SPAN),
-        1 => {
-            let layouts = [Layout::One, Layout::Five, Layout::Sentinel, Layout::Cluster];
-            Plan::calm(layouts[(seed / PLANS % 4) as usize], seed, HOUR)
-        }
-        2 => Plan::waits(Layout::One, seed, SPAN),
-        3 => Plan::messages(seed, SPAN),
-        4 => Plan::latches(Layout::One, seed, SPAN),
-        5 => Plan::elections(Layout::One, seed, SPAN),
-        6 => Plan::order(Layout::One, seed, SPAN),
-        7 | 8 => Plan::everything(Layout::Five, seed, SPAN),
-        9..=13 => Plan::everything(Layout::Sentinel, seed, SPAN),
-        14 | 15 => Plan::elections(Layout::Sentinel, seed, SPAN),
-        16..=19 => Plan::everything(Layout::Cluster, seed, SPAN),
-        20 => Plan::waits(Layout::Cluster, seed, SPAN),
-        21 => Plan::latches(Layout::Cluster, seed, SPAN),
-        22 => Plan::order(Layout::Cluster, seed, SPAN),
-        _ => Plan::elections(Layout::Cluster, seed, SPAN),
-    }
-}

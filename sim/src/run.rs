@@ -59,8 +59,13 @@ impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outcome { hash, span, counts, stuck, .. } = &self.outcome;
         writeln!(f, "{hash:016x} after {span:.1?}: {counts:?}")?;
-        stuck.as_ref().map_or(Ok(()), |stuck| writeln!(f, "{stuck}"))?;
-        self.report.as_ref().map_or(Ok(()), |report| write!(f, "{report}"))
+        if let Some(stuck) = stuck {
+            writeln!(f, "{stuck}")?;
+        }
+        if let Some(report) = &self.report {
+            write!(f, "{report}")?;
+        }
+        Ok(())
     }
 }
 
@@ -108,7 +113,9 @@ fn judge(plan: &Plan) -> (Report, History) {
         free: frees::all(),
         ..History::default()
     };
-    workers.finish().for_each(|(worker, records)| history.add(worker, records));
+    for (worker, records) in workers.finish() {
+        history.add(worker, records);
+    }
     left.append(&mut workers.leftovers);
     if left.is_empty() {
         let arguments = Arguments::beside_workers(plan, address);
@@ -123,11 +130,10 @@ fn judge(plan: &Plan) -> (Report, History) {
     report.violations.extend(leases::violations(&history));
     report.violations.append(&mut workers.violations);
     let busiest = net::busiest_connecting();
-    report.violations.extend(
-        (busiest.unexplained > MOST_ATTEMPTS).then(|| {
-            Promise::Pauses.violation(format!("too many attempts to connect: {busiest:?}"))
-        }),
-    );
+    if busiest.unexplained > MOST_ATTEMPTS {
+        let text = format!("too many attempts to connect: {busiest:?}");
+        report.violations.push(Promise::Pauses.violation(text));
+    }
     let panics = watch::take_panics();
     report.violations.extend(panics.iter().map(|text| Promise::Answer.violation(text)));
     (report, history)

@@ -127,7 +127,11 @@ fn run_batch(from: u64, count: u64, is_traced: bool) -> (bool, Sums) {
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let (sender, receiver) = mpsc::channel();
     let reading = std::thread::spawn(move || {
-        lines.map_while(Result::ok).all(|line| sender.send(line).is_ok())
+        for line in lines.map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
     });
     let (mut last, mut sums) = (from, Sums::default());
     let is_endless = loop {

@@ -181,7 +181,9 @@ impl<'a> Workers<'a> {
             holds_within(ended, || {
                 left = world::live_tasks(process.id);
                 let connections = net::open_connections(process.id);
-                left.extend((connections > 0).then(|| format!("{connections} connections")));
+                if connections > 0 {
+                    left.push(format!("{connections} connections"));
+                }
                 left.is_empty()
             });
             if !left.is_empty() {
@@ -221,7 +223,7 @@ impl Process {
     }
 }
 
-/// Moves the time of day of a worker now and then, forward or back. This excuses nothing.
+/// Moves the time of day of a worker now and then, forward or back. Such a step excuses nothing.
 fn step_time_of_day(process: ProcessId) {
     let micros = |most: Duration| world::random() % most.as_micros() as u64;
     for _ in 0..world::random() % STEPS {
@@ -240,15 +242,16 @@ fn run(index: usize, arguments: &Arguments, signals: &Signals) {
     });
     signals.is_ready.store(true, Ordering::SeqCst);
     let sink = |record: &Record| {
-        leases::note(index, record);
-        frees::note(index, record);
-        if matches!(record.event, Event::Asks(_)) {
-            net::note_call();
-        }
-        world::note(|| format!("{} {}", world::current_process(), record.line()));
-        signals.records.lock().expect("no panic").push(record.clone());
+        memory::of_nobody(|| {
+            leases::note(index, record);
+            frees::note(index, record);
+            if matches!(record.event, Event::Asks(_)) {
+                net::note_call();
+            }
+            world::note(|| format!("{} {}", world::current_process(), record.line()));
+            signals.records.lock().expect("no panic").push(record.clone());
+        });
     };
-    let sink = |record: &Record| memory::of_nobody(|| sink(record));
     program::work(arguments, &clients, &sink, &signals.stops);
     signals.is_idle.store(true, Ordering::SeqCst);
     while !signals.ends.load(Ordering::SeqCst) {

@@ -1,9 +1,8 @@
 //! The client: its connections, its settings, its end.
 
-use crate::harness::process::{self, Role};
-use crate::harness::server::free_port;
+use crate::harness::ports::free_port;
 use crate::harness::wait::{open_descriptors, threads};
-use crate::harness::{ChildProcess, Direction, Proxy, Server, eventually, exists, join};
+use crate::harness::{ChildProcess, Direction, Proxy, Server, eventually, exists, join, process};
 use leasehold::{Client, Error, Guard, Lock, OwnedGuard, Result};
 use std::error::Error as _;
 use std::sync::mpsc;
@@ -417,7 +416,9 @@ fn many_threads_can_close_a_client_at_once() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     thread::scope(|scope| {
-        (0..8).for_each(|_| drop(scope.spawn(|| client.close())));
+        for _ in 0..8 {
+            scope.spawn(|| client.close());
+        }
     });
     assert!(client.lock("a").lock().is_err_and(|e| e.is_closed()));
     Ok(())
@@ -448,17 +449,9 @@ fn a_closed_and_dropped_client_leaves_no_thread_and_no_descriptor() {
 }
 
 #[test]
-fn child_entry() {
-    match process::role() {
-        None => {}
-        Some(role) if role.name() == "open and end clients" => {
-            open_and_end_clients(&role).expect("the server answers")
-        }
-        Some(role) => panic!("unknown role: {role:?}"),
-    }
-}
-
-fn open_and_end_clients(role: &Role) -> Result<()> {
+fn child_entry() -> Result<()> {
+    let Some(role) = process::role() else { return Ok(()) };
+    assert_eq!(role.name(), "open and end clients");
     let library_threads =
         || threads().into_keys().filter(|name| name.starts_with("leasehold")).count();
     let before = open_descriptors();

@@ -1,15 +1,17 @@
 //! The record with which a client shows its process to others.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::harness::{ChildProcess, Server, eventually, process, sleeping};
+use crate::harness::{ChildProcess, Server, eventually, exists, join, process, pttl, sleeping};
 use leasehold::{Builder, Client, Result};
 
 type Record = BTreeMap<String, String>;
 
-fn key(client: &Client) -> String {
-    format!("leasehold_client:{{{}}}", client.id())
+/// Returns the key of the record of the client with this id.
+pub(crate) fn record_key(client: impl Display) -> String {
+    format!("leasehold_client:{{{client}}}")
 }
 
 fn record(server: &Server, key: &str) -> Record {
@@ -24,7 +26,7 @@ fn builder(server: &Server) -> Builder {
 fn announced(server: &Server, builder: Builder) -> Result<Client> {
     let client = builder.build()?;
     client.lock("first").lock()?.unlock()?;
-    eventually("the record is written", || crate::harness::exists(server, &key(&client)));
+    eventually("the record is written", || exists(server, &record_key(client.id())));
     Ok(client)
 }
 
@@ -36,7 +38,7 @@ fn now_in_ms() -> u128 {
 fn the_record_names_the_process_after_the_first_hold() -> Result<()> {
     let (server, before) = (Server::start(), now_in_ms());
     let client = announced(&server, builder(&server).label("billing"))?;
-    let record = record(&server, &key(&client));
+    let record = record(&server, &record_key(client.id()));
     let fields: Vec<_> = record.keys().map(String::as_str).collect();
     assert_eq!(fields, ["host", "label", "pid", "program", "start", "version"]);
     assert_eq!(record["host"], rustix::system::uname().nodename().to_string_lossy());
@@ -46,7 +48,7 @@ fn the_record_names_the_process_after_the_first_hold() -> Result<()> {
     assert_eq!((&*record["label"], &*record["version"]), ("billing", env!("CARGO_PKG_VERSION")));
     let start = record["start"].parse().expect("a number");
     assert!((before..=now_in_ms()).contains(&start), "{start}");
-    let ttl = crate::harness::pttl(&server, &key(&client));
+    let ttl = pttl(&server, &record_key(client.id()));
     assert!((1..=30_000).contains(&ttl), "{ttl}");
     Ok(())
 }
@@ -56,8 +58,8 @@ fn a_client_without_a_label_has_no_such_field_and_an_idle_client_no_record() -> 
     let server = Server::start();
     let idle = builder(&server).build()?;
     let client = announced(&server, builder(&server))?;
-    assert!(!record(&server, &key(&client)).contains_key("label"));
-    assert_eq!(record(&server, &key(&idle)), Record::new());
+    assert!(!record(&server, &record_key(client.id())).contains_key("label"));
+    assert_eq!(record(&server, &record_key(idle.id())), Record::new());
     Ok(())
 }
 
@@ -69,21 +71,21 @@ fn the_record_is_written_for_a_client_that_only_waits() -> Result<()> {
     let client = builder(&server).build()?;
     let lock = client.lock("a");
     let waiter = sleeping("waits", move || lock.lock_owned());
-    eventually("the record is written", || crate::harness::exists(&server, &key(&client)));
+    eventually("the record is written", || exists(&server, &record_key(client.id())));
     guard.unlock()?;
-    crate::harness::join(waiter)?.unlock()
+    join(waiter)?.unlock()
 }
 
 #[test]
 fn a_deleted_record_is_written_again_after_a_reconnection() -> Result<()> {
     let server = Server::start();
     let client = announced(&server, builder(&server))?;
-    let before = record(&server, &key(&client));
-    server.ask::<()>(&["DEL", &key(&client)]);
+    let before = record(&server, &record_key(client.id()));
+    server.ask::<()>(&["DEL", &record_key(client.id())]);
     // A new connection makes the watchdog check the record at once.
     assert!(server.client_kill_type("normal") > 0);
     let guard = client.lock("a").lock()?;
-    eventually("the record is back", || record(&server, &key(&client)) == before);
+    eventually("the record is back", || record(&server, &record_key(client.id())) == before);
     guard.unlock()
 }
 
@@ -105,7 +107,7 @@ fn a_client_that_announces_nothing_writes_nothing() -> Result<()> {
     let guard = silent.lock("a").lock()?;
     // The other client has the same second for its record.
     let client = announced(&server, builder(&server))?;
-    assert_eq!(server.client_records(), [key(&client)]);
+    assert_eq!(server.client_records(), [record_key(client.id())]);
     guard.unlock()
 }
 
@@ -127,12 +129,12 @@ fn the_record_of_a_killed_process_expires() {
     let server = Server::start();
     let mut child = ChildProcess::start("client_record::child_entry", "holder", &[&server.url()]);
     let key = child.next_line();
-    let ttl = crate::harness::pttl(&server, &key);
+    let ttl = pttl(&server, &key);
     assert!((1..=30_000).contains(&ttl), "{ttl}");
     child.kill();
     // The test does not wait for the rest of the time.
     assert!(server.ask::<bool>(&["PEXPIRE", &key, "50"]));
-    eventually("the record expires", || !crate::harness::exists(&server, &key));
+    eventually("the record expires", || !exists(&server, &key));
 }
 
 #[test]
@@ -140,7 +142,7 @@ fn child_entry() {
     let Some(role) = process::role().filter(|role| role.name() == "holder") else { return };
     let client = Client::open(role.arg(0)).expect("the server runs");
     let _guard = client.lock("a").lock().expect("the lock is free");
-    let key = key(&client);
+    let key = record_key(client.id());
     let mut connection =
         redis::Client::open(role.arg(0)).and_then(|c| c.get_connection()).expect("the server runs");
     eventually("the record is written", || {

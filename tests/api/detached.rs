@@ -240,7 +240,9 @@ fn a_guard_in_a_thread_local_is_released_at_the_end_of_its_thread() -> Result<()
     let keep = move |early: bool| {
         // The order of destruction is not defined: the thread-local values of the library may
         // be destroyed before or after this one.
-        early.then(|| KEPT.with_borrow(Vec::len));
+        if early {
+            KEPT.with_borrow(Vec::len);
+        }
         let guards = (lock.lock()?, owned.lock_owned()?);
         KEPT.with_borrow_mut(|kept| kept.push(guards));
         Result::Ok(())
@@ -272,7 +274,9 @@ fn a_thread_may_lock_while_its_locals_are_destroyed() -> Result<()> {
         let (sender, locked) = mpsc::channel();
         let client = client.clone();
         on_other_thread(move || {
-            early.then(|| LATE.with_borrow(Vec::len));
+            if early {
+                LATE.with_borrow(Vec::len);
+            }
             drop(client.lock("b").lock()?);
             LATE.with_borrow_mut(|late| late.push(Late(Some((client, sender)))));
             Result::Ok(())

@@ -1,5 +1,6 @@
 //! Events and log lines: their data, and the thread that reports the events.
 
+use crate::harness::faults::BRISK;
 use crate::harness::{Server, eventually, join, owner, sleeping};
 use leasehold::kind::{Kind, LockKind};
 use leasehold::{
@@ -13,10 +14,6 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// A watchdog time-out that passes several times in a test.
-///
-/// A stall of a slow machine does not last two thirds of it.
-const BRISK: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
@@ -95,6 +92,14 @@ impl Recording {
 
     pub(crate) fn released(&self) -> Released {
         self.find(|event| if let Event::Released(released) = event { Some(released) } else { None })
+    }
+
+    pub(crate) fn lost(&self) -> Lost {
+        self.find(|event| if let Event::Lost(lost) = event { Some(lost) } else { None })
+    }
+
+    fn failed(&self) -> RenewalFailed {
+        self.find(|event| if let Event::Failed(failed) = event { Some(failed) } else { None })
     }
 }
 
@@ -186,7 +191,7 @@ fn a_wait_reports_its_outcome_and_a_release_the_number_of_its_receivers() -> Res
     let asked = server.calls("evalsha");
     eventually("the waiter asks several times", || server.calls("evalsha") >= asked + 4);
     guard_of_b.unlock()?;
-    waiter.join().expect("no panic")?;
+    join(waiter)?;
     assert_eq!(other_recording.released().heard_by, Some(1));
     let acquired = recording.acquired();
     let waited = recording.waited();
@@ -220,12 +225,11 @@ fn renewals_and_losses_are_reported() -> Result<()> {
         });
     }
     server.ask::<()>(&["DEL", "app:a"]);
-    let lost = |event| if let Event::Lost(lost) = event { Some(lost) } else { None };
-    let gone = recording.find(lost);
+    let gone = recording.lost();
     assert_eq!((&*gone.name, gone.reason), ("a", LostReason::Gone));
 
     let fixed = client.lock("c").with_lease(Duration::from_millis(50)).lock()?;
-    let expired = recording.find(lost);
+    let expired = recording.lost();
     assert_eq!((&*expired.name, expired.reason), ("c", LostReason::Expired));
     drop((guards, fixed));
     Ok(())
@@ -238,8 +242,7 @@ fn a_release_of_a_lost_hold_is_reported_as_a_failure_and_as_a_loss() -> Result<(
     let guard = client.lock("a").with_lease(MINUTE).lock()?;
     server.ask::<()>(&["DEL", "app:a"]);
     drop(guard);
-    let lost =
-        recording.find(|event| if let Event::Lost(lost) = event { Some(lost) } else { None });
+    let lost = recording.lost();
     assert_eq!((&*lost.name, lost.reason), ("a", LostReason::Gone));
     let released = recording.released();
     assert_eq!((&*released.name, released.heard_by), ("a", None));
@@ -253,8 +256,7 @@ fn failed_renewals_and_reconnects_are_reported() -> Result<()> {
     let (client, recording) = client(&server, BRISK);
     let guard = client.lock("a").lock()?;
     server.stop();
-    let failed =
-        recording.find(|event| if let Event::Failed(failed) = event { Some(failed) } else { None });
+    let failed = recording.failed();
     server.resume();
     assert_eq!(&*failed.name, "a");
     assert!(failed.remaining > Duration::ZERO && failed.remaining < BRISK);
@@ -375,7 +377,7 @@ fn a_lock_without_a_time_to_live_is_waited_for_and_logged_once_per_wait() -> Res
     let warnings = || logged(&["WARN", "endless", "without a time to live"]);
     eventually("the wait is logged", || warnings() > 0);
     server.ask::<()>(&["DEL", "endless"]); // without a message
-    waiter.join().expect("no panic")?;
+    join(waiter)?;
     client.close();
     assert_eq!(warnings(), 1);
     Ok(())
@@ -395,7 +397,7 @@ fn the_log_reports_the_end_of_a_thread_with_a_lock_and_the_loss_of_the_lock() ->
                 lock.lock().map(|guard| guard.detach())
             }
         };
-        thread::spawn(detaches).join().expect("no panic")?;
+        join(thread::spawn(detaches))?;
     }
     let warnings = |name| logged(&["WARN", name, "has ended: its lease is not renewed any more"]);
     eventually("the end of the thread is logged", || warnings("detached by a thread") == 1);
@@ -420,13 +422,6 @@ fn the_events_thread_ends_with_the_last_handle() -> Result<()> {
     Ok(())
 }
 
-/// Returns the hold number in the owner field of a held lock.
-fn hold_number(server: &Server, key: &str) -> u64 {
-    let owner = owner(server, key);
-    let number = owner.split(':').nth(1).and_then(|number| number.parse().ok());
-    number.unwrap_or_else(|| panic!("{owner} has a number"))
-}
-
 /// Takes and releases a lock, checks the events, and returns the hold number.
 fn one_hold<P: LockKind>(
     server: &Server,
@@ -440,7 +435,9 @@ fn one_hold<P: LockKind>(
     let acquired = recording.acquired();
     // The owner field of a named holder has no number. A read-write lock has a field for the mode.
     if !matches!(kind, Kind::Named | Kind::Read | Kind::Write) {
-        assert_eq!(hold_number(server, "app:a"), acquired.hold, "{acquired:?}");
+        let owner = owner(server, "app:a");
+        let number = owner.split(':').nth(1).and_then(|number| number.parse::<u64>().ok());
+        assert_eq!(number, Some(acquired.hold), "{owner}: {acquired:?}");
     }
     let held = granted.elapsed();
     guard.unlock().expect("the lock is held");
@@ -482,16 +479,14 @@ fn renewals_losses_and_waits_name_the_hold() -> Result<()> {
     let renewed = |event| if let Event::Renewed(renewed) = event { Some(renewed) } else { None };
     assert_eq!(recording.find(renewed).holds, [hold]);
     server.stop();
-    let failed =
-        recording.find(|event| if let Event::Failed(failed) = event { Some(failed) } else { None });
+    let failed = recording.failed();
     server.resume();
     assert_eq!(
         (failed.hold, failed.kind, failed.error.lock_name()),
         (hold, Kind::Plain, Some("a"))
     );
     client.lock("a").force_unlock()?;
-    let lost =
-        recording.find(|event| if let Event::Lost(lost) = event { Some(lost) } else { None });
+    let lost = recording.lost();
     assert_eq!((lost.hold, lost.kind), (hold, Kind::Plain));
     drop(guard);
     let holder = client.fair_lock("b").lock_owned()?;

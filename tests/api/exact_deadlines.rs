@@ -10,7 +10,7 @@ use crate::harness::wait::BOUND;
 use crate::harness::{
     Direction, Flow, Proxy, Server, Trickle, eventually, exists, in_time, join, sleeping,
 };
-use leasehold::{Builder, CancelToken, Client, Error, MultiLock, OwnedGuard, RedLock};
+use leasehold::{Builder, CancelToken, Client, Error, MultiLock, RedLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -360,80 +360,59 @@ fn re_entry_of_a_red_lock_obeys_the_deadline_and_the_token() {
 /// The limit of every measured call: its own deadline or the response time-out.
 const DEADLINE: Duration = Duration::from_millis(20);
 
-/// A silent server and the clients and guards of the measured calls.
-struct Measured {
-    what: &'static str,
-    server: Server,
-    trickle: Trickle,
-    /// A client whose response time-out is the deadline.
-    client: Client,
-    /// A client with time-outs longer than any call.
-    endless: Client,
-    name: String,
-    guards: Vec<OwnedGuard>,
-}
-
-impl Measured {
-    /// Takes one lock more than `calls`, then makes the server silent.
-    fn new(what: &'static str, calls: usize) -> Measured {
-        let server = Server::start();
-        let trickle = Trickle::start(server.addr());
-        let url = if what == "trickling server" { trickle.url() } else { server.url() };
-        let endless = build(endless(url.clone()).pool_size(2));
-        drop(endless.lock("warm").lock().expect("the server answers"));
-        let settings = patient(url).response_timeout(DEADLINE).connect_timeout(DEADLINE);
-        let client = build(settings.pool_size(2).watchdog_timeout(NEVER * 30));
-        let name = if what == "full socket" { long_name() } else { "a".to_owned() };
-        let guard = |number| client.lock(format!("held:{number}")).lock_owned();
-        let guards = (0..=calls).map(|number| guard(number).expect("the server answers")).collect();
-        match what {
-            "trickling server" => trickle.trickle(),
-            _ => server.stop(),
-        }
-        Measured { what, server, trickle, client, endless, name, guards }
+/// Prints by how much the longest call of each verb to a silent server exceeds its deadline.
+fn print_overruns(what: &str, calls: usize) {
+    let server = Server::start();
+    let trickle = Trickle::start(server.addr());
+    let url = if what == "trickling server" { trickle.url() } else { server.url() };
+    let endless = build(endless(url.clone()).pool_size(2));
+    drop(endless.lock("warm").lock().expect("the server answers"));
+    let settings = patient(url).response_timeout(DEADLINE).connect_timeout(DEADLINE);
+    let client = build(settings.pool_size(2).watchdog_timeout(NEVER * 30));
+    let name = if what == "full socket" { long_name() } else { "a".to_owned() };
+    let take = |number| client.lock(format!("held:{number}")).lock_owned();
+    let guard = take(calls).expect("the server answers");
+    let mut guards: Vec<_> =
+        (0..calls).map(|number| take(number).expect("the server answers")).collect();
+    if what == "trickling server" {
+        trickle.trickle();
+    } else {
+        server.stop();
     }
 
-    /// Prints by how much the longest of the calls exceeds the deadline.
-    fn print(&self, verb: &str, calls: usize, mut call: impl FnMut() -> Result<(), Error>) {
-        let overrun = |_| {
+    let print = |verb: &str, call: &mut dyn FnMut() -> Result<(), Error>| {
+        let mut longest = Duration::ZERO;
+        for _ in 0..calls {
             let start = Instant::now();
             call().expect_err("the server is silent");
-            start.elapsed().saturating_sub(DEADLINE)
-        };
-        let longest = (0..calls).map(overrun).max().unwrap_or_default();
-        println!("{}, {verb}: {longest:?} at most in {calls} calls", self.what);
-    }
-
-    fn cancelled_lock(&self) -> Result<(), Error> {
+            longest = longest.max(start.elapsed().saturating_sub(DEADLINE));
+        }
+        println!("{what}, {verb}: {longest:?} at most in {calls} calls");
+    };
+    let (timed, lock) = (endless.lock(&name), client.lock(&name));
+    print("try_lock_for", &mut || timed.try_lock_for(DEADLINE).map(drop));
+    print("try_lock", &mut || lock.try_lock().map(drop));
+    print("lock, cancelled", &mut || {
         let token = CancelToken::new();
+        let lock = endless.lock(&name).with_cancel(&token);
         thread::scope(|scope| {
-            let lock = self.endless.lock(&self.name).with_cancel(&token);
             let call = scope.spawn(move || lock.lock().map(drop));
             thread::sleep(DEADLINE);
             token.cancel();
             call.join().expect("no panic")
         })
-    }
-
-    fn print_all(mut self, calls: usize) {
-        let guard = self.guards.pop().expect("one guard more than calls");
-        let (timed, lock) = (self.endless.lock(&self.name), self.client.lock(&self.name));
-        self.print("try_lock_for", calls, || timed.try_lock_for(DEADLINE).map(drop));
-        self.print("try_lock", calls, || lock.try_lock().map(drop));
-        self.print("lock, cancelled", calls, || self.cancelled_lock());
-        self.print("is_locked", calls, || lock.is_locked().map(drop));
-        self.print("remaining", calls, || lock.remaining().map(drop));
-        self.print("force_unlock", calls, || lock.force_unlock().map(drop));
-        self.print("extend", calls, || guard.extend(NEVER * 60));
-        let multi = MultiLock::new([timed, self.endless.lock("b")]);
-        self.print("MultiLock::try_lock_for", calls, || multi.try_lock_for(DEADLINE).map(drop));
-        let red = RedLock::new([self.endless.clone()], &self.name);
-        self.print("RedLock::try_lock_for", calls, || red.try_lock_for(DEADLINE).map(drop));
-        let mut guards = std::mem::take(&mut self.guards);
-        self.print("unlock", calls, || guards.pop().expect("one guard for each call").unlock());
-        self.server.resume();
-        drop(self.trickle);
-    }
+    });
+    print("is_locked", &mut || lock.is_locked().map(drop));
+    print("remaining", &mut || lock.remaining().map(drop));
+    print("force_unlock", &mut || lock.force_unlock().map(drop));
+    print("extend", &mut || guard.extend(NEVER * 60));
+    let multi = MultiLock::new([timed, endless.lock("b")]);
+    print("MultiLock::try_lock_for", &mut || multi.try_lock_for(DEADLINE).map(drop));
+    let red = RedLock::new([endless.clone()], &name);
+    print("RedLock::try_lock_for", &mut || red.try_lock_for(DEADLINE).map(drop));
+    print("unlock", &mut || guards.pop().expect("one guard for each call").unlock());
+    server.resume();
+    drop(trickle);
 }
 
 #[test]
@@ -443,7 +422,7 @@ fn overruns() {
         std::env::var("LEASEHOLD_CALLS").map_or(50, |calls| calls.parse().expect("a number"));
     thread::scope(|scope| {
         for what in ["stopped server", "trickling server", "full socket"] {
-            scope.spawn(move || Measured::new(what, calls).print_all(calls));
+            scope.spawn(move || print_overruns(what, calls));
         }
     });
 }

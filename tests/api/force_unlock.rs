@@ -26,33 +26,18 @@ fn waiter<K: LockKind>(stage: &Stage, lock: Lock<K>) -> JoinHandle<Result<()>> {
 
 /// Frees a lock that is held, which wakes its waiter before any poll.
 #[track_caller]
-fn frees<K: LockKind>(stage: &Stage, lock: Lock<K>) {
+fn frees<K: LockKind>(make: impl Fn(&Client) -> Lock<K>) {
+    let stage = stage();
     let waiting = build(patient(stage.server.url()));
-    let name = lock.name().to_owned();
+    let lock = make(&stage.holding);
     let guard = lock.lock_owned().expect("free");
-    let waiter = waiter(stage, of_client(&waiting, &lock));
-    assert!(force(stage, &name));
+    let waiter = waiter(&stage, make(&waiting));
+    assert!(force(&stage, lock.name()));
     join(waiter).expect("the waiter gets the lock");
     let error = guard.unlock().expect_err("the hold is lost");
     assert!(error.is_lost() || error.is_not_held(), "{error:?}");
-    eventually("the lock is free", || !exists(&stage.server, &name));
-    assert!(!force(stage, &name), "nothing is held");
-}
-
-/// Returns the same lock of another client.
-fn of_client<K: LockKind>(client: &Client, lock: &Lock<K>) -> Lock<K> {
-    use std::any::Any;
-    let name = lock.name();
-    let all: [Box<dyn Any>; 6] = [
-        Box::new(client.lock(name)),
-        Box::new(client.fair_lock(name)),
-        Box::new(client.fenced_lock(name)),
-        Box::new(client.queue_lock(name)),
-        Box::new(client.rw_lock(name).read_lock()),
-        Box::new(client.rw_lock(name).write_lock()),
-    ];
-    let same = all.into_iter().find_map(|it| it.downcast::<Lock<K>>().ok());
-    *same.expect("one of these kinds")
+    eventually("the lock is free", || !exists(&stage.server, lock.name()));
+    assert!(!force(&stage, lock.name()), "nothing is held");
 }
 
 #[test]
@@ -113,32 +98,27 @@ fn a_user_who_must_not_tell_the_holders_frees_the_lock() {
 
 #[test]
 fn the_waiters_of_a_plain_lock_are_woken() {
-    let stage = stage();
-    frees(&stage, stage.holding.lock("a"));
+    frees(|client| client.lock("a"));
 }
 
 #[test]
 fn the_waiters_of_a_fenced_lock_are_woken() {
-    let stage = stage();
-    frees(&stage, stage.holding.fenced_lock("a"));
+    frees(|client| client.fenced_lock("a"));
 }
 
 #[test]
 fn the_first_waiter_of_a_fair_lock_is_woken() {
-    let stage = stage();
-    frees(&stage, stage.holding.fair_lock("a"));
+    frees(|client| client.fair_lock("a"));
 }
 
 #[test]
 fn a_queue_lock_is_granted_to_its_waiter() {
-    let stage = stage();
-    frees(&stage, stage.holding.queue_lock("a"));
+    frees(|client| client.queue_lock("a"));
 }
 
 #[test]
 fn the_waiters_of_a_write_lock_are_woken() {
-    let stage = stage();
-    frees(&stage, stage.holding.rw_lock("a").write_lock());
+    frees(|client| client.rw_lock("a").write_lock());
 }
 
 #[test]
@@ -158,18 +138,15 @@ fn a_lock_without_waiters_is_freed_whatever_its_kind() {
     let stage = stage();
     let client = &stage.holding;
     let both = client.rw_lock("both");
-    let held = [
-        client.lock("plain").lock().map(|it| it.detach()),
-        client.spin_lock("spin").lock().map(|it| it.detach()),
-        client.fair_lock("fair").lock().map(|it| it.detach()),
-        client.fenced_lock("fenced").lock().map(|it| it.detach()),
-        client.queue_lock("queued").lock().map(|it| it.detach()),
-        client.lock("named").with_holder("job").lock().map(|it| it.detach()),
-        client.rw_lock("read").read().map(|it| it.detach()),
-        both.write().map(|it| it.detach()),
-        both.read().map(|it| it.detach()),
-    ];
-    held.into_iter().for_each(|outcome| outcome.expect("free"));
+    client.lock("plain").lock().expect("free").detach();
+    client.spin_lock("spin").lock().expect("free").detach();
+    client.fair_lock("fair").lock().expect("free").detach();
+    client.fenced_lock("fenced").lock().expect("free").detach();
+    client.queue_lock("queued").lock().expect("free").detach();
+    client.lock("named").with_holder("job").lock().expect("free").detach();
+    client.rw_lock("read").read().expect("free").detach();
+    both.write().expect("free").detach();
+    both.read().expect("the same thread").detach();
     stage.hash("java", &[&format!("{JAVA}:94"), "2"]);
     stage.hash("kept", &[&format!("{GONE}:1700000000000000:min_hold"), "1"]);
     let names = ["plain", "spin", "fair", "fenced", "queued", "named", "read", "both", "java"];
@@ -231,8 +208,8 @@ fn keys_of_other_programs_and_counts_stay() {
         for freed in [rw.read_lock().force_unlock(), rw.write_lock().force_unlock()] {
             assert!(freed.is_err() || freed == Ok(false), "{name}");
         }
-        // These end a hold, or take one, whose expiry would delete the key. A hash with a holder's
-        // field counts as a lock.
+        // These calls end a hold, or take one, whose expiry would delete the key. A hash with a
+        // holder's field counts as a lock.
         assert!(client.lock(name).with_holder("tx-42").unlock().is_err(), "{name}");
         let named = client.lock(name).with_holder("tx-42");
         if !["mixed", "named"].contains(&name) {

@@ -1,20 +1,16 @@
 //! Local hand-off: a hold passes from thread to thread of one process without a command.
 
-use crate::harness::process::{self, Role};
+use crate::harness::faults::BRISK;
 use crate::harness::{
-    ChildProcess, Server, StopsOnDrop, eventually, join, or_too_late, owner, sleeping,
+    ChildProcess, Server, StopsOnDrop, eventually, join, or_too_late, owner, process, sleeping,
 };
-use leasehold::{Builder, CancelToken, Client, Result};
+use leasehold::{Builder, CancelToken, Client, Lock, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// A watchdog time-out that passes several times in a test.
-///
-/// A stall of a slow machine does not last two thirds of it.
-const BRISK: Duration = Duration::from_millis(1500);
 
 /// Returns the settings of a client that sends only the commands of its calls: it does not announce
 /// itself, and its polls come too late to affect a test.
@@ -104,16 +100,20 @@ fn a_hold_is_released_after_the_maximum_time_of_hand_offs() -> Result<()> {
     let start = Instant::now();
     let guard = client.lock("a").lock()?;
     let first = owner(&server, "a");
-    let next = next_owner(&server, &client, "past-max-time");
+    let next = next_owner(&server, client.lock("a"), "past-max-time");
     eventually("the maximum time is over", || start.elapsed() > 2 * max_time);
     guard.unlock()?;
     assert_ne!(join(next)?, first);
     Ok(())
 }
 
-/// Starts a thread that queues for the lock `a` and returns its owner field.
-fn next_owner(server: &Arc<Server>, client: &Client, thread: &str) -> JoinHandle<Result<String>> {
-    let (server, lock) = (Arc::clone(server), client.lock("a"));
+/// Starts a thread that takes and releases the lock `a`, and returns its owner field.
+pub(crate) fn next_owner(
+    server: &Arc<Server>,
+    lock: Lock,
+    thread: &str,
+) -> JoinHandle<Result<String>> {
+    let server = Arc::clone(server);
     sleeping(thread, move || {
         let guard = lock.lock()?;
         let owner = owner(&server, "a");
@@ -128,7 +128,7 @@ fn a_hold_with_less_than_half_of_its_lease_is_not_handed_off() -> Result<()> {
     let client = builder.local_handoff(1000, MINUTE).build()?;
     let guard = client.lock("a").lock()?;
     let first = owner(&server, "a");
-    let next = next_owner(&server, &client, "too-little-left");
+    let next = next_owner(&server, client.lock("a"), "too-little-left");
     server.stop(); // renewals fail
     eventually("less than half is left", || guard.remaining() < BRISK);
     assert!(guard.is_held());
@@ -171,7 +171,7 @@ fn a_hold_passes_between_guards_and_owned_guards() -> Result<()> {
     let client = client(&server, 1000, MINUTE);
     let owned = client.lock("a").lock_owned()?;
     let first = owner(&server, "a");
-    let next = next_owner(&server, &client, "thread-of-owned");
+    let next = next_owner(&server, client.lock("a"), "thread-of-owned");
     owned.unlock()?;
     assert_eq!(join(next)?, first);
 
@@ -196,7 +196,7 @@ fn a_hold_is_handed_off_when_its_last_guard_ends() -> Result<()> {
     let (outer, inner) = (lock.lock()?, lock.lock()?);
     lock.lock()?.detach();
     let first = owner(&server, "a");
-    let next = next_owner(&server, &client, "behind-nested");
+    let next = next_owner(&server, client.lock("a"), "behind-nested");
     drop(outer);
     lock.unlock()?;
     assert!(!next.is_finished() && inner.is_held() && lock.hold_count() == 1);
@@ -254,7 +254,9 @@ fn deadlines_and_cancellations_during_a_hand_off_leave_no_hold() -> Result<()> {
                     Ok(guard) => drop(guard),
                     Err(error) => assert!(error.is_cancelled(), "{error:?}"),
                 }
-                canceller.map(JoinHandle::join).transpose().expect("no panic");
+                if let Some(canceller) = canceller {
+                    canceller.join().expect("no panic");
+                }
             }
             Result::Ok(())
         })
@@ -265,17 +267,11 @@ fn deadlines_and_cancellations_during_a_hand_off_leave_no_hold() -> Result<()> {
     client.lock("a").try_lock()?.expect("the queue is empty").unlock()
 }
 
+/// Waits for the lock `a` and reports how often others counted during the wait.
 #[test]
 fn child_entry() {
-    match process::role() {
-        None => {}
-        Some(role) if role.name() == "wait for the lock" => wait_for_the_lock(&role),
-        Some(role) => panic!("unknown role: {role:?}"),
-    }
-}
-
-/// Waits for the lock `a` and reports how often others counted during the wait.
-fn wait_for_the_lock(role: &Role) {
+    let Some(role) = process::role() else { return };
+    assert_eq!(role.name(), "wait for the lock");
     let builder = Client::builder().single(role.arg(0)).poll_interval(MINUTE);
     let client = builder.build().expect("the server answers");
     let mut server = redis::Client::open(role.arg(0)).expect("a good URL");
@@ -301,7 +297,9 @@ fn count_before_another_process(max_handoffs: u32, max_time: Duration) -> usize 
         }
     };
     thread::scope(|scope| {
-        (0..4).for_each(|_| drop(scope.spawn(take_turns)));
+        for _ in 0..4 {
+            scope.spawn(take_turns);
+        }
         let _stops = StopsOnDrop(&stop);
         let count = || server.ask::<Option<usize>>(&["GET", "count"]).unwrap_or(0);
         eventually("the threads take turns", || count() > 100);

@@ -1,12 +1,13 @@
 //! `holder`, `holders` and `waiting` of all kinds of locks.
 
+use crate::client_record::record_key;
 use crate::harness::faults::{NEVER, build, other, patient};
 use crate::harness::holders::{GONE, JAVA, Stage, stage};
 use crate::harness::{ChildProcess, eventually, eventually_some, in_time, join, process, sleeping};
 use leasehold::kind::LockKind;
-use leasehold::{CancelToken, Client, Guard, HolderInfo, Lock, OwnedGuard, RedLock, WaitingInfo};
+use leasehold::{CancelToken, Client, HolderInfo, Lock, OwnedGuard, RedLock, Result, WaitingInfo};
 use std::collections::HashMap;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 fn is_lease(remaining: Option<Duration>, lease: Duration) -> bool {
@@ -226,11 +227,6 @@ fn a_lock_without_an_expiry_has_no_remaining_lease() {
 // ---------------------------------------------------------------------------------
 // The records of clients.
 
-/// Returns the key of a client's record.
-fn record_key(client: &str) -> String {
-    format!("leasehold_client:{{{client}}}")
-}
-
 #[test]
 fn the_process_of_a_holder_is_named_by_its_record() {
     let stage = stage();
@@ -277,17 +273,19 @@ fn child_entry() {
     let client = build(patient(role.arg(0)).announce(true));
     let _guard = client.lock("a").lock().expect("free");
     if role.name() == "hold many" {
-        let lock = |number| client.lock(format!("many {number}")).lock().map(Guard::detach);
-        let count = role.arg(1).parse().expect("a number");
-        (0..count).try_for_each(lock).expect("free");
+        let count: usize = role.arg(1).parse().expect("a number");
+        for number in 0..count {
+            client.lock(format!("many {number}")).lock().expect("free").detach();
+        }
         answered(&client.lock("a"));
         role.say("announced");
-        return drop(role.hear());
+        role.hear();
+        return;
     }
     let announced =
         || client.lock("a").holder().is_ok_and(|it| it.is_some_and(|it| it.pid().is_some()));
     eventually("the record is written", announced);
-    role.say(&record_key(&client.id().to_string()));
+    role.say(&record_key(client.id()));
     role.hear();
 }
 
@@ -416,6 +414,18 @@ fn a_running_process_tells_thread_guards_and_waiting_threads() {
     assert_eq!((holder.count(), holder.local_waiters()), (1, None));
 }
 
+/// Cancels the calls of these threads, and asserts that each call fails for that reason.
+#[track_caller]
+pub(crate) fn cancel_all(
+    stop: &CancelToken,
+    waiters: impl IntoIterator<Item = JoinHandle<Result<()>>>,
+) {
+    stop.cancel();
+    for waiter in waiters {
+        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
+    }
+}
+
 /// The callers of the holder's process are in the queue too.
 #[test]
 fn the_waiting_threads_of_the_holder_of_a_queue_lock_are_counted() {
@@ -433,10 +443,7 @@ fn the_waiting_threads_of_the_holder_of_a_queue_lock_are_counted() {
     let holder = answered(&seen);
     assert_eq!((holder.thread(), holder.count()), (Some("worker-7"), 1));
     assert_eq!(holder.local_waiters(), Some(2));
-    stop.cancel();
-    for waiter in waiters {
-        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
-    }
+    cancel_all(&stop, waiters);
     assert_eq!(answered(&seen).local_waiters(), Some(0));
     eventually("the callers leave", || seen.waiting().expect("an answer").queue().is_empty());
 }
@@ -534,7 +541,7 @@ fn waiting_processes_are_counted_for_locks_without_a_queue() {
         let lock = client.spin_lock("s").with_cancel(&stop);
         waiters.push(thread::spawn(move || lock.lock().map(drop)));
     }
-    let count = |waiting: leasehold::Result<WaitingInfo>| {
+    let count = |waiting: Result<WaitingInfo>| {
         let waiting = waiting.expect("an answer");
         assert!(waiting.queue().is_empty());
         waiting.processes()
@@ -576,10 +583,7 @@ fn the_queue_of_a_fair_lock_is_listed_in_order() {
     assert!(times.is_sorted() && times.len() == 3 && times[0] >= begin, "{times:?}");
     assert!(queue.iter().all(|it| it.count() == 0 && it.remaining().is_none()));
     assert_eq!((queue[3].thread(), queue[3].since()), (Some("94"), None));
-    stop.cancel();
-    for waiter in waiters {
-        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
-    }
+    cancel_all(&stop, waiters);
     drop(guard);
 }
 
@@ -606,10 +610,7 @@ fn the_queue_of_a_queue_lock_is_listed_in_the_order_of_grants() {
     let times: Vec<_> = queue.iter().map(|it| it.since().expect("a call of leasehold")).collect();
     assert!(begin <= times[1] && times[1] <= times[2] && times[2] <= times[0], "{times:?}");
     assert!(queue.iter().all(|it| it.count() == 0 && it.remaining().is_none()));
-    stop.cancel();
-    for waiter in waiters {
-        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
-    }
+    cancel_all(&stop, waiters);
     drop(guard);
 }
 

@@ -93,17 +93,11 @@ fn a_red_lock_works_once_a_majority_of_servers_has_started() -> Result<()> {
     lock.lock()?.unlock()
 }
 
-/// Returns a cluster that never answers, and the settings of its client.
-fn silent_cluster() -> (Impostor, Builder) {
-    let silent = Impostor::always("");
-    let builder = Client::builder().cluster([silent.url()]);
-    (silent, builder.connect_timeout(MINUTE).response_timeout(MINUTE))
-}
-
 #[test]
 fn a_first_call_to_a_silent_cluster_ends_by_deadline_cancellation_and_close() -> Result<()> {
-    let (_silent, builder) = silent_cluster();
-    let client = builder.build_lazily()?;
+    let silent = Impostor::always("");
+    let builder = Client::builder().cluster([silent.url()]);
+    let client = builder.connect_timeout(MINUTE).response_timeout(MINUTE).build_lazily()?;
     let started = Instant::now();
     let error = client.lock("a").try_lock_for(SOON).expect_err("the cluster is silent");
     assert!(error.is_timeout() && started.elapsed() < MINUTE, "{error:?}");
@@ -148,13 +142,10 @@ fn ping_needs_no_permission_and_fails_without_a_valid_login() -> Result<()> {
     Client::open(server.login_url("worker", "geheim"))?.ping()?;
     let client = Client::open(server.url())?;
     let mut admin = server.connection();
-    let mut run = |words: &str| {
-        let mut words = words.split(' ');
-        let command = words.next().map(redis::cmd).expect("a command");
-        words.fold(command, |command, word| command.clone().arg(word).to_owned()).exec(&mut admin)
-    };
-    run("CONFIG SET requirepass geheim").expect("the password is set");
-    run("CLIENT KILL TYPE normal SKIPME yes").expect("the connections are closed");
+    let set = redis::cmd("CONFIG").arg(&["SET", "requirepass", "geheim"]).exec(&mut admin);
+    set.expect("the password is set");
+    let kill = ["KILL", "TYPE", "normal", "SKIPME", "yes"];
+    redis::cmd("CLIENT").arg(&kill).exec(&mut admin).expect("the connections are closed");
     let error = client.ping().expect_err("the server wants a password");
     assert_eq!((error.code(), error.is_retryable()), (Some("NOAUTH"), false), "{error:?}");
     Ok(())

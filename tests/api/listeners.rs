@@ -1,6 +1,7 @@
 //! `with_events`: the listener of one lock handle, in each combination with the kinds of holds.
 
 use crate::events::{Event, Recorder, Recording, logged, start_log};
+use crate::harness::faults::BRISK;
 use crate::harness::{Server, eventually, join, sleeping};
 use leasehold::kind::{Kind, LockKind};
 use leasehold::{
@@ -13,10 +14,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// A watchdog time-out that passes several times in a test.
-///
-/// A stall of a slow machine does not last two thirds of it.
-const BRISK: Duration = Duration::from_millis(1500);
 
 /// Returns a client without a listener of its own.
 fn client(server: &Server, watchdog: Duration) -> Client {
@@ -55,11 +52,10 @@ impl Recording {
         }
     }
 
-    fn lost(&self) -> (u64, LostReason) {
-        self.find(|event| match event {
-            Event::Lost(lost) => Some((lost.hold, lost.reason)),
-            _ => None,
-        })
+    /// Returns the hold of the next loss, and the reason.
+    fn loss(&self) -> (u64, LostReason) {
+        let lost = self.lost();
+        (lost.hold, lost.reason)
     }
 }
 
@@ -238,18 +234,18 @@ fn losses_are_reported_to_the_handle_of_the_hold() -> Result<()> {
     let lock = client.lock("a").with_events(recorder);
     let forced = lock.lock()?;
     client.lock("a").force_unlock()?;
-    assert_eq!(recording.lost(), (hold_of(&forced), LostReason::Gone));
+    assert_eq!(recording.loss(), (hold_of(&forced), LostReason::Gone));
     drop(forced);
 
     let expired = lock.clone().with_lease(Duration::from_millis(20)).lock()?;
-    assert_eq!(recording.lost(), (hold_of(&expired), LostReason::Expired));
+    assert_eq!(recording.loss(), (hold_of(&expired), LostReason::Expired));
     drop(expired);
 
     let gone = lock.clone().with_lease(MINUTE).lock()?;
     let hold = hold_of(&gone);
     server.ask::<()>(&["DEL", "a"]);
     drop(gone); // the reply to the release reveals the loss
-    assert_eq!(recording.lost(), (hold, LostReason::Gone));
+    assert_eq!(recording.loss(), (hold, LostReason::Gone));
     assert!(recording.released().error.is_some_and(|error| error.is_lost()));
     drop(lock);
     assert_eq!(recording.rest(), []);

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::{iter, thread};
 
+use crate::client_record::record_key;
 use crate::harness::details::{REPLY_CHANNEL, ask_details, packed, wake_channel};
-use crate::harness::faults::written_together;
-use crate::harness::{ChildProcess, Proxy, Server, eventually, join, process, sleeping};
+use crate::harness::faults::{channel_of, written_together};
+use crate::harness::{
+    ChildProcess, Proxy, Server, eventually, exists, in_time, join, process, pttl, sleeping,
+};
 use leasehold::{Builder, Client, Result};
 
 fn builder(server: &Server) -> Builder {
@@ -22,6 +25,12 @@ fn announced(server: &Server) -> Result<Client> {
 
 fn await_listener(server: &Server, client: &Client) {
     eventually("the client listens", || server.numsub(&wake_channel(client.id())) == 1);
+}
+
+/// Returns the id of the connection on which a client listens.
+fn listener(server: &Server) -> Option<u64> {
+    let mut peers = server.clients().into_iter();
+    peers.find(|peer| peer.name.ends_with(":listener")).map(|peer| peer.id)
 }
 
 /// Returns the number of the only hold of a lock.
@@ -68,7 +77,7 @@ fn an_answer_tells_thread_guards_deadline_and_waiters() -> Result<()> {
         }
     });
     let holder = holder.expect("a thread starts");
-    eventually("the lock is held", || crate::harness::exists(&server, "a"));
+    eventually("the lock is held", || exists(&server, "a"));
     let waiters = ["one", "two"].map(|name| {
         let lock = client.lock("a");
         sleeping(name, move || lock.lock()?.unlock())
@@ -123,11 +132,7 @@ fn waiters_of_a_read_write_lock_are_counted() -> Result<()> {
 fn invalid_requests_are_ignored() -> Result<()> {
     let server = Server::start();
     let client = announced(&server)?;
-    let listener = || {
-        let peers = server.clients().into_iter();
-        peers.filter(|peer| peer.name.ends_with(":listener")).map(|peer| peer.id).next()
-    };
-    let before = listener();
+    let before = listener(&server);
     let reply = REPLY_CHANNEL;
     let many: Vec<&str> = ["details", reply].into_iter().chain(["k"; 1000]).collect();
     let long = "x".repeat(2 << 20);
@@ -152,7 +157,7 @@ fn invalid_requests_are_ignored() -> Result<()> {
     }
     let guard = client.lock("a").lock()?;
     assert_eq!(details(&server, &client, "a", &number(&server, "a")).len(), 14);
-    assert_eq!(listener(), before, "the connection stays");
+    assert_eq!(listener(&server), before, "the connection stays");
     guard.unlock()
 }
 
@@ -205,15 +210,11 @@ fn an_idle_holder_costs_two_small_commands_in_ten_seconds() -> Result<()> {
     let server = Server::start();
     let client = announced(&server)?;
     let _guard = client.lock("a").with_lease(std::time::Duration::from_secs(600)).lock()?;
-    let listener = || {
-        let peers = server.clients().into_iter();
-        peers.filter(|peer| peer.name.ends_with(":listener")).map(|peer| peer.id).next()
-    };
-    let before = listener();
-    let record = format!("leasehold_client:{{{}}}", client.id());
+    let before = listener(&server);
+    let record = record_key(client.id());
     server.ask::<()>(&["PEXPIRE", &record, "29000"]);
     server.reset_stats();
-    eventually("the record is renewed", || crate::harness::pttl(&server, &record) > 29_000);
+    eventually("the record is renewed", || pttl(&server, &record) > 29_000);
     eventually("the heartbeat follows", || server.commandstats().contains_key("publish"));
     let mut stats = server.commandstats();
     // The commands of the harness, and the verification of a fixed lease with its connection.
@@ -223,7 +224,7 @@ fn an_idle_holder_costs_two_small_commands_in_ten_seconds() -> Result<()> {
     let expected = [("pexpire", 1), ("publish", 1)];
     let expected = expected.map(|(command, calls)| (command.to_owned(), calls));
     assert_eq!(stats, expected.into());
-    assert_eq!(listener(), before, "the listener's connection is still open");
+    assert_eq!(listener(&server), before, "the listener's connection is still open");
     Ok(())
 }
 
@@ -239,8 +240,7 @@ fn a_quiet_listener_subscribes_for_the_first_waiter() -> Result<()> {
         let guard = holder.lock(name).lock()?;
         let lock = client.lock(name);
         let waiter = sleeping(name, move || lock.lock()?.unlock());
-        let channel = format!("redisson_lock__channel:{{{name}}}");
-        eventually("the waiter is subscribed", || server.numsub(&channel) == 1);
+        eventually("the waiter is subscribed", || server.numsub(&channel_of(name)) == 1);
         guard.unlock()?;
         join(waiter)?;
     }
@@ -271,7 +271,7 @@ fn a_stopped_process_answers_when_it_is_resumed() {
         let answer = scope.spawn(ask);
         eventually("the question is asked", || server.numsub(REPLY_CHANNEL) == 1);
         child.resume();
-        assert_eq!(crate::harness::in_time("an answer", answer).len(), 2 + 14);
+        assert_eq!(in_time("an answer", answer).len(), 2 + 14);
     });
     child.close_input();
     assert!(child.wait().success());

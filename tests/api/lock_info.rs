@@ -1,8 +1,9 @@
 //! `Client::lock_info`: one lock of any kind, by its exact name.
 
+use crate::harness::eventually;
 use crate::harness::faults::{build, patient};
 use crate::harness::holders::{GONE, JAVA, Stage, stage};
-use crate::harness::{eventually, join};
+use crate::holders::cancel_all;
 use leasehold::{CancelToken, Client, LockInfo};
 use std::thread;
 
@@ -126,21 +127,13 @@ fn waiting_callers_are_shown() {
         silent.queue_lock("queued").lock().expect("free"),
     );
     let stop = CancelToken::new();
-    let (plain, rw) = (stage.holding.lock("plain"), stage.holding.rw_lock("rw").read_lock());
-    let queued = stage.holding.queue_lock("queued");
+    let plain = stage.holding.lock("plain").with_cancel(&stop);
+    let reading = stage.holding.rw_lock("rw").read_lock().with_cancel(&stop);
+    let queued = stage.holding.queue_lock("queued").with_cancel(&stop);
     let waiters = [
-        thread::spawn({
-            let lock = plain.with_cancel(&stop);
-            move || lock.lock_owned().map(drop)
-        }),
-        thread::spawn({
-            let lock = rw.with_cancel(&stop);
-            move || lock.lock_owned().map(drop)
-        }),
-        thread::spawn({
-            let lock = queued.with_cancel(&stop);
-            move || lock.lock_owned().map(drop)
-        }),
+        thread::spawn(move || plain.lock_owned().map(drop)),
+        thread::spawn(move || reading.lock_owned().map(drop)),
+        thread::spawn(move || queued.lock_owned().map(drop)),
     ];
     for name in ["plain", "rw", "queued"] {
         eventually("one process waits", || held(&stage.looking, name).waiting().processes() == 1);
@@ -148,10 +141,7 @@ fn waiting_callers_are_shown() {
     let info = held(&stage.looking, "queued");
     let [caller] = info.waiting().queue() else { panic!("one caller: {info:?}") };
     assert_eq!(caller.client_id(), Some(stage.holding.id()));
-    stop.cancel();
-    for waiter in waiters {
-        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
-    }
+    cancel_all(&stop, waiters);
 }
 
 /// The release of a dropped guard may still be in the background.

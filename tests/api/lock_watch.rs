@@ -1,10 +1,11 @@
 //! `Client::watch_locks`: repeated looks at locks with known names.
 
+use crate::client_record::record_key;
 use crate::harness::details::wake_channel;
 use crate::harness::faults::{BRIEF, build, hasty, patient};
 use crate::harness::holders::{GONE, Stage, stage};
 use crate::harness::process::{self, ChildProcess};
-use crate::harness::{Server, eventually, sleeping};
+use crate::harness::{Server, eventually, join, sleeping};
 use leasehold::{Client, HolderInfo, LockInfo, LockWatch};
 use std::time::{Duration, Instant};
 
@@ -61,9 +62,9 @@ fn hundreds_of_locks_of_all_kinds_are_seen_at_each_look() {
     for held in [names.clone(), names[100..].to_vec(), Vec::new()] {
         let mut pipe = redis::pipe();
         pipe.cmd("DEL").arg(&names).ignore();
-        held.iter().for_each(|name| {
+        for name in &held {
             pipe.cmd("HSET").arg(name).arg(&owner).arg(1).ignore();
-        });
+        }
         pipe.query::<()>(&mut stage.server.connection()).expect("an answer");
         let found = look(&mut watch);
         assert_eq!(found.len(), names.len());
@@ -138,7 +139,9 @@ fn the_number_of_holds_counts_grants_and_hand_offs_and_no_re_entries() {
         sleeping(name, move || lock.lock()?.unlock())
     });
     guard.unlock().expect("held");
-    waiters.into_iter().for_each(|it| crate::harness::join(it).expect("handed off"));
+    for waiter in waiters {
+        join(waiter).expect("handed off");
+    }
     let _guard = lock.lock().expect("free");
     assert_eq!(await_answer(&mut watch).acquired(), Some(4 + 3 + 1));
     let _other = holding.lock("b").lock().expect("free");
@@ -172,7 +175,7 @@ fn a_client_that_announces_itself_later_is_shown() {
     stage.hash("a", &[&format!("{GONE}:1700000000000000"), "1"]);
     let mut watch = watch(&stage.looking, &["a"]);
     assert_eq!(holder(&mut watch).host(), None);
-    let record = format!("leasehold_client:{{{GONE}}}");
+    let record = record_key(GONE);
     stage.server.ask::<()>(&["HSET", &record, "host", "web-7"]);
     eventually("the record is found", || holder(&mut watch).host() == Some("web-7"));
     stage.server.ask::<()>(&["DEL", &record]);
@@ -213,7 +216,7 @@ fn a_failed_look_does_not_end_the_watch() {
 fn a_silent_client_is_asked_again_only_now_and_then() {
     let stage = stage();
     stage.hash("a", &[&format!("{GONE}:1700000000000000"), "1"]);
-    stage.server.ask::<()>(&["HSET", &format!("leasehold_client:{{{GONE}}}"), "host", "web-7"]);
+    stage.server.ask::<()>(&["HSET", &record_key(GONE), "host", "web-7"]);
     let mut connection = stage.server.connection();
     let mut questions = connection.as_pubsub();
     questions.subscribe(wake_channel(GONE)).expect("the server answers");

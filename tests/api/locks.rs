@@ -1,8 +1,10 @@
 //! `Client::locks`: the search for locks by a pattern.
 
+use crate::client_record::record_key;
 use crate::harness::faults::{NEVER, build, patient};
 use crate::harness::holders::{GONE, JAVA, find, stage};
-use crate::harness::{Server, eventually, eventually_some, join};
+use crate::harness::{Server, eventually, eventually_some};
+use crate::holders::cancel_all;
 use leasehold::{CancelToken, Client, HolderInfo, LockInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -72,20 +74,19 @@ fn an_invalid_pattern_is_a_configuration_error() {
 #[test]
 fn keys_that_are_no_lock_are_left_out() {
     let stage = stage();
-    let set = |key: &str, fields: &[&str]| stage.hash(key, fields);
-    set("user:1", &["name", "Ann", "mail", "a@b.c"]);
-    set("settings", &["mode", "read"]);
-    set("settings:2", &["mode", "write", "colour", "red"]);
-    set("counter", &["requests", "12"]);
-    set("sessions", &[&format!("{JAVA}:5"), "{\"user\": 1}"]);
-    set("sessions:2", &[&format!("{JAVA}:5"), "1", "name", "Ann"]);
-    set("two names", &[&format!("{GONE}:5"), "0", "job-1", "1", "job-2", "1"]);
-    set("with text", &[&format!("{GONE}:5"), "0", "job-1", "done"]);
-    set("uuid", &[JAVA, "1"]);
-    set(&format!("leasehold_client:{{{GONE}}}"), &[&format!("{JAVA}:5"), "1"]);
-    set("no}name", &[&format!("{JAVA}:5"), "1"]);
+    stage.hash("user:1", &["name", "Ann", "mail", "a@b.c"]);
+    stage.hash("settings", &["mode", "read"]);
+    stage.hash("settings:2", &["mode", "write", "colour", "red"]);
+    stage.hash("counter", &["requests", "12"]);
+    stage.hash("sessions", &[&format!("{JAVA}:5"), "{\"user\": 1}"]);
+    stage.hash("sessions:2", &[&format!("{JAVA}:5"), "1", "name", "Ann"]);
+    stage.hash("two names", &[&format!("{GONE}:5"), "0", "job-1", "1", "job-2", "1"]);
+    stage.hash("with text", &[&format!("{GONE}:5"), "0", "job-1", "done"]);
+    stage.hash("uuid", &[JAVA, "1"]);
+    stage.hash(&record_key(GONE), &[&format!("{JAVA}:5"), "1"]);
+    stage.hash("no}name", &[&format!("{JAVA}:5"), "1"]);
     let many: Vec<String> = (0..3000).flat_map(|n| [format!("f{n}"), "1".to_owned()]).collect();
-    set("many", &many.iter().map(String::as_str).collect::<Vec<_>>());
+    stage.hash("many", &many.iter().map(String::as_str).collect::<Vec<_>>());
     stage.server.ask::<()>(&["SET", "text", "1"]);
     stage.server.ask::<()>(&["RPUSH", "list", &format!("{JAVA}:5")]);
     let mut command = redis::cmd("HSET");
@@ -155,10 +156,7 @@ fn locks_with_a_queue_are_found_with_it() {
         assert_eq!(caller.client_id(), Some(stage.looking.id()));
         assert_eq!(lock.waiting().processes(), 1);
     }
-    stop.cancel();
-    for waiter in waiters {
-        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
-    }
+    cancel_all(&stop, waiters);
 }
 
 #[test]
@@ -252,10 +250,9 @@ fn waiting_processes_and_records_are_shown() {
         stage.find("*").values().map(|lock| lock.waiting().processes()).collect()
     };
     eventually("one process waits", || processes() == [0, 1, 0]);
-    stop.cancel();
-    assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
+    cancel_all(&stop, [waiter]);
 
-    let key = format!("leasehold_client:{{{GONE}}}");
+    let key = record_key(GONE);
     stage.server.ask::<()>(&["HSET", &key, "host", "web-7", "pid", "42", "program", "api"]);
     for name in ["d", "e"] {
         stage.hash(name, &[&format!("{GONE}:1700000000000000"), "1"]);

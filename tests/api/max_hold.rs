@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// A limit that passes long before a lease of `BRISK` ends.
 const LIMIT: Duration = Duration::from_millis(100);
 
-/// Asserts that the hold of `lock` becomes overdue and is lost without another renewal.
+/// Asserts that the hold of the lock `name` becomes overdue and is lost without another renewal.
 #[track_caller]
 fn becomes_overdue_and_is_lost(events: &EventLog, name: &str) -> Overdue {
     let overdue = events.overdue();

@@ -1,5 +1,6 @@
 //! The shortest hold (`with_min_hold`) in each combination with the other features of a lock.
 
+use crate::hand_off::next_owner;
 use crate::harness::bare::digest;
 use crate::harness::faults::{BRISK, EventLog, NEVER, build, owners, patient, watched};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
@@ -180,16 +181,6 @@ fn handing_off(server: &Server) -> Client {
     build(patient(server.url()).local_handoff(1000, NEVER))
 }
 
-/// Starts a thread that takes and releases the lock, and returns its owner field.
-fn next_owner(server: &Arc<Server>, lock: Lock) -> thread::JoinHandle<Result<String>> {
-    let server = Arc::clone(server);
-    sleeping("next", move || {
-        let guard = lock.lock()?;
-        let owner = owner(&server, "a");
-        guard.unlock().map(|()| owner)
-    })
-}
-
 #[test]
 fn a_hold_is_not_handed_off_before_its_minimum() -> Result<()> {
     let server = Arc::new(Server::start());
@@ -197,7 +188,7 @@ fn a_hold_is_not_handed_off_before_its_minimum() -> Result<()> {
     let start = Instant::now();
     let guard = client.lock("a").with_min_hold(SHORT).lock()?;
     let first = owner(&server, "a");
-    let next = next_owner(&server, client.lock("a"));
+    let next = next_owner(&server, client.lock("a"), "next");
     guard.unlock()?;
     assert_ne!(join(next)?, first);
     assert!(start.elapsed() >= SHORT);
@@ -211,7 +202,7 @@ fn a_hold_is_handed_off_after_its_minimum_and_its_receiver_has_its_own() -> Resu
     let start = Instant::now();
     let guard = client.lock("a").with_min_hold(SHORT).lock()?;
     let first = owner(&server, "a");
-    let next = next_owner(&server, client.lock("a").with_min_hold(MINUTE));
+    let next = next_owner(&server, client.lock("a").with_min_hold(MINUTE), "next");
     eventually("the minimum is over", || start.elapsed() > 2 * SHORT);
     guard.unlock()?;
     assert_eq!(join(next)?, first, "handed off");

@@ -1,7 +1,7 @@
 //! Invalid and unusual arguments, and keys that hold another type.
 
-use crate::harness::faults::{build, patient};
-use crate::harness::{Peer, Server, eventually, join, pttl};
+use crate::harness::faults::{build, channel_of, patient};
+use crate::harness::{Peer, Server, eventually, eventually_some, join, pttl};
 use leasehold::kind::LockKind;
 use leasehold::{
     Client, Error, Events, Guard, Lock, Lost, MultiLock, OwnedGuard, RedLock, RenewalFailed,
@@ -226,7 +226,7 @@ fn the_shortest_lease_works_and_expires() -> Result<()> {
     let client = Client::open(server.url())?;
     let lock = client.lock("a").with_lease(10 * MILLI);
     // On a slow machine the lease may end before the reply is read.
-    let guard = crate::harness::eventually_some("a reply arrives in time", || match lock.lock() {
+    let guard = eventually_some("a reply arrives in time", || match lock.lock() {
         Ok(guard) => Some(guard),
         Err(error) => {
             assert!(error.is_lost(), "{error:?}");
@@ -278,8 +278,7 @@ fn the_longest_waits_last_until_the_release() -> Result<()> {
         let guard = holder.lock(&name).lock()?;
         let lock = client.lock(&name);
         let waiter = thread::spawn(move || wait(&lock, far));
-        let channel = format!("redisson_lock__channel:{{{name}}}");
-        eventually("the waiter subscribes", || server.numsub(&channel) == 1);
+        eventually("the waiter subscribes", || server.numsub(&channel_of(&name)) == 1);
         assert!(!waiter.is_finished());
         guard.unlock()?;
         join(waiter)?;

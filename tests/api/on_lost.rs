@@ -1,6 +1,7 @@
 //! `on_lost`: a closure that a loss calls once, in each combination with the ends of a hold.
 
 use crate::events::{Blocking, logged, start_log};
+use crate::harness::faults::BRISK;
 use crate::harness::{Server, eventually, join, pttl, sleeping};
 use leasehold::kind::LockKind;
 use leasehold::{Client, Error, Lock, LostReason, MultiLock, RedLock, Result};
@@ -12,10 +13,6 @@ use std::time::Duration;
 const MINUTE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(20);
 const NO_CALL: [u32; 0] = [];
-/// A watchdog time-out that passes several times in a test.
-///
-/// A stall of a slow machine does not last two thirds of it.
-const BRISK: Duration = Duration::from_millis(1500);
 
 fn client(server: &Server, watchdog: Duration) -> Client {
     let builder = Client::builder().single(server.url()).watchdog_timeout(watchdog);
@@ -155,7 +152,9 @@ fn a_closure_registered_after_the_loss_is_called_at_once() -> Result<()> {
     let client = client(&server, MINUTE);
     let (guard, calls) = (client.lock("a").lock()?, Calls::new());
     client.lock("a").force_unlock()?;
-    (1..=3).for_each(|number| guard.on_lost(calls.of(number)));
+    for number in 1..=3 {
+        guard.on_lost(calls.of(number));
+    }
     assert_eq!([(); 3].map(|()| calls.next()), [1, 2, 3]);
 
     // The closed client notices no loss; the registration does.
@@ -312,7 +311,9 @@ fn the_first_loss_of_a_member_calls_the_closure_of_a_multi_lock_once() -> Result
     let multi = MultiLock::new(["a", "b"].into_iter().zip(&clients).map(|(n, c)| c.lock(n)));
     let calls = Calls::new();
     let guard = multi.lock()?;
-    (1..=2).for_each(|number| guard.on_lost(calls.of(number)));
+    for number in 1..=2 {
+        guard.on_lost(calls.of(number));
+    }
     clients[1].lock("b").force_unlock()?;
     assert_eq!([calls.next(), calls.next()], [1, 2]);
     clients[0].lock("a").force_unlock()?;

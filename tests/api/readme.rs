@@ -21,20 +21,14 @@ pub(crate) fn source(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Returns the README without its code blocks.
-fn prose() -> String {
-    README.split("```").step_by(2).collect()
+/// Returns a document without its code blocks.
+fn prose_of(document: &str) -> String {
+    document.split("```").step_by(2).collect()
 }
 
-/// Returns the code spans of the README's prose.
-fn spans() -> Vec<String> {
-    spans_of(README)
-}
-
-/// Returns the code spans of a document, without its code blocks.
+/// Returns the code spans in the prose of a document.
 fn spans_of(document: &str) -> Vec<String> {
-    let prose: String = document.split("```").step_by(2).collect();
-    prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    prose_of(document).split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 /// Returns the table of settings: name and default.
@@ -112,7 +106,7 @@ fn spaced(span: &str) -> String {
 #[test]
 fn figures_in_the_prose_equal_the_defaults() {
     let settings = settings();
-    let prose = prose().replace('\n', " ");
+    let prose = prose_of(README).replace('\n', " ");
     for (before, setting) in
         [("lease (by default ", "watchdog_timeout"), ("poll interval (", "poll_interval")]
     {
@@ -141,10 +135,8 @@ fn the_shortest_lease_is_as_documented() {
 
 #[test]
 fn the_oldest_rust_version_is_that_of_the_manifest() {
-    let (_, rest) = prose()
-        .split_once("\nRust ")
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
-        .expect("the README says which Rust");
+    let prose = prose_of(README);
+    let (_, rest) = prose.split_once("\nRust ").expect("the README says which Rust");
     let version = rest.split(' ').next().unwrap_or_default();
     assert_eq!(version, env!("CARGO_PKG_RUST_VERSION"), "README against Cargo.toml");
 }
@@ -167,7 +159,7 @@ fn files_named_in_the_readme_exist() {
 
 /// Returns the names after `cargo run --example`, up to the end of the sentence.
 fn examples_named() -> BTreeSet<String> {
-    let prose = prose();
+    let prose = prose_of(README);
     let (_, rest) = prose.split_once("`cargo run --example ").expect("the README names examples");
     let sentence = rest.split(['.', ':']).next().unwrap_or_default();
     let first = sentence.split('`').next().unwrap_or_default();
@@ -192,7 +184,7 @@ fn the_readme_names_all_examples() {
 
 #[test]
 fn the_readme_names_all_features() {
-    let prose = prose();
+    let prose = prose_of(README);
     let (_, rest) = prose.split_once("Features: ").expect("the README names features");
     let paragraph = rest.split("\n\n").next().unwrap_or_default();
     let named: BTreeSet<&str> = paragraph.split('`').skip(1).step_by(2).collect();
@@ -210,8 +202,8 @@ fn the_readme_names_all_features() {
 #[test]
 fn methods_named_in_the_readme_exist() {
     let sources: String = files_in("src").iter().map(|name| source(name)).collect();
-    let named = spans().into_iter().filter_map(|span| span.strip_suffix("()").map(str::to_owned));
-    let named: BTreeSet<String> = named.collect();
+    let spans = spans_of(README);
+    let named: BTreeSet<_> = spans.iter().filter_map(|span| span.strip_suffix("()")).collect();
     assert!(named.contains("is_held"), "found only {named:?}");
     for name in named {
         assert!(sources.contains(&format!("pub fn {name}(")), "there is no method {name}()");

@@ -2,7 +2,7 @@
 //! lease of the hold.
 
 use crate::harness::faults::{BRISK, watched};
-use crate::harness::{Server, eventually, exists, pttl};
+use crate::harness::{Server, eventually, exists, join, pttl};
 use leasehold::{Client, Guard, Lock, Result};
 use std::sync::Arc;
 use std::thread;
@@ -85,7 +85,7 @@ fn neither_another_thread_nor_another_client_re_enters() -> Result<()> {
     assert!(other.lock("a").try_lock()?.is_none());
     let lock = client.lock("a");
     let elsewhere = thread::spawn(move || Result::Ok(lock.try_lock()?.is_none()));
-    assert!(elsewhere.join().expect("no panic")?);
+    assert!(join(elsewhere)?);
     assert!(client.lock("b").try_lock()?.is_some(), "the other lock is free");
     guard.unlock()
 }
@@ -119,8 +119,7 @@ fn an_owned_verb_that_would_wait_for_its_own_thread_reports_a_deadlock() -> Resu
         guard.unlock()?;
         lock.lock_owned()?.unlock()
     });
-    eventually("the thread ends", || thread.is_finished());
-    thread.join().expect("no panic")
+    join(thread)
 }
 
 #[test]

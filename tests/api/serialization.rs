@@ -2,14 +2,13 @@
 
 #![cfg(feature = "serde")]
 
+use crate::client_record::record_key;
 use crate::harness::Server;
 use crate::harness::faults::{build, patient};
+use crate::harness::holders::GONE;
 use leasehold::{HolderInfo, LockInfo};
 use serde_json::{Value, json};
 use std::time::SystemTime;
-
-/// A client of leasehold that has ended.
-const GONE: &str = "6ba7b810-9dad-81d1-80b4-00c04fd430c8";
 
 fn seconds(time: Option<SystemTime>) -> Option<f64> {
     time.map(|it| it.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs_f64())
@@ -65,7 +64,7 @@ fn a_lock_is_serialized_with_a_field_for_each_method() {
     server.ask::<()>(&["PEXPIRE", "a", "60000"]);
     server.ask::<()>(&["RPUSH", "redisson_lock_queue:{a}", &owner, "garbage"]);
     server.ask::<()>(&["SET", "redisson_lock_token:{a}", "1700000000000007"]);
-    let record = format!("leasehold_client:{{{GONE}}}");
+    let record = record_key(GONE);
     server.ask::<()>(&["HSET", &record, "host", "web-1", "pid", "7", "start", "1500"]);
 
     let mut locks = client.locks("a").expect("a good pattern");

@@ -1,5 +1,6 @@
 //! `Client::stats`: each number by a scenario, exact under many threads.
 
+use crate::harness::faults::BRISK;
 use crate::harness::{Server, eventually, join, sleeping};
 use leasehold::kind::LockKind;
 use leasehold::{
@@ -14,9 +15,6 @@ use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
-
-/// A watchdog time-out that passes several times in a test.
-const BRISK: Duration = Duration::from_millis(1500);
 
 fn client(server: &Server) -> Client {
     Client::builder().single(server.url()).watchdog_timeout(MINUTE).build().expect("it answers")
@@ -344,7 +342,9 @@ fn a_red_lock_counts_its_holds_and_calls_with_each_client() -> Result<()> {
     eventually("all servers grant", || each(Stats::held_now) == [1; 3]);
     drop((nested, guard));
     eventually("nothing is held", || each(Stats::held_now) == [0; 3]);
-    clients.iter().for_each(|client| assert_eq!(holds(&at_rest(client)), [1, 0, 1, 0]));
+    for client in &clients {
+        assert_eq!(holds(&at_rest(client)), [1, 0, 1, 0]);
+    }
     let guard = lock.lock_owned()?;
     eventually("all servers grant", || each(Stats::held_now) == [1; 3]);
     assert!(lock.try_lock_owned()?.is_none());

@@ -2,6 +2,7 @@
 //!
 //! The lock is free, or is held by another client or by another thread of the same client.
 
+use crate::harness::faults::channel_of;
 use crate::harness::{Server, eventually, exists, join, pttl};
 use leasehold::{Client, Guard, Lock, OwnedGuard, Result};
 use std::sync::mpsc;
@@ -66,7 +67,7 @@ fn all_verbs() -> impl Iterator<Item = (&'static str, Verb)> {
 
 /// Blocks until a waiter is subscribed and sends no requests.
 fn wait_until_quiet(server: &Server, name: &str) {
-    server.await_quiet_waiter(&format!("redisson_lock__channel:{{{name}}}"));
+    server.await_quiet_waiter(&channel_of(name));
 }
 
 #[test]
@@ -222,9 +223,8 @@ fn a_lease_has_the_requested_length() -> Result<()> {
 #[test]
 fn a_fixed_lease_is_not_renewed_and_a_late_drop_releases_no_other_hold() -> Result<()> {
     let server = Server::start();
-    let short = Duration::from_millis(200);
-    let client = Client::builder().single(server.url()).watchdog_timeout(short).build()?;
-    let (start, lease) = (Instant::now(), 2 * short);
+    let client = Client::builder().single(server.url()).watchdog_timeout(SHORT).build()?;
+    let (start, lease) = (Instant::now(), 2 * SHORT);
     let guard = client.lock("a").with_lease(lease).lock()?;
     assert!(guard.wait_lost(LONG), "the lease is renewed");
     assert!(start.elapsed() >= lease * 9 / 10, "lost after {:?}", start.elapsed());

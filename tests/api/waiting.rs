@@ -1,5 +1,6 @@
 //! Waiting: the queue of one process, messages, polls, and waits that end without the lock.
 
+use crate::harness::faults::channel_of;
 use crate::harness::wait::QUIET;
 use crate::harness::{Peer, Server, await_unchanged, eventually, join, or_too_late, sleeping};
 use leasehold::{CancelToken, Client, Result};
@@ -14,7 +15,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// Returns a client whose leases neither end nor are renewed during a test.
 ///
-/// It sends only the commands of its calls and of its waits.
+/// The client sends only the commands of its calls and of its waits.
 fn client(server: &Server, poll_interval: Duration) -> Client {
     let builder = Client::builder().single(server.url()).announce(false);
     builder
@@ -22,10 +23,6 @@ fn client(server: &Server, poll_interval: Duration) -> Client {
         .watchdog_timeout(10 * NEVER)
         .build()
         .expect("the server answers")
-}
-
-fn channel(name: &str) -> String {
-    format!("redisson_lock__channel:{{{name}}}")
 }
 
 /// Takes a lock as a Java service does.
@@ -41,11 +38,11 @@ fn frees_without_a_message(server: &Server, name: &str) {
 
 fn java_unlocks(server: &Server, name: &str) {
     frees_without_a_message(server, name);
-    server.ask::<()>(&["PUBLISH", &channel(name), "0"]);
+    server.ask::<()>(&["PUBLISH", &channel_of(name), "0"]);
 }
 
 fn is_subscribed(server: &Server, name: &str) {
-    eventually("the waiter is subscribed", || server.numsub(&channel(name)) == 1);
+    eventually("the waiter is subscribed", || server.numsub(&channel_of(name)) == 1);
 }
 
 /// Blocks until the waiters send no requests.
@@ -150,7 +147,7 @@ fn the_waiting_threads_of_a_process_share_requests_and_one_subscription() -> Res
     let requests = server.calls("evalsha") - before;
     let periods = start.elapsed().as_millis() / (poll_interval / 2).as_millis();
     assert!(u128::from(requests) <= periods + 2, "{requests} requests in {:?}", start.elapsed());
-    assert_eq!(server.numsub(&channel("a")), 1);
+    assert_eq!(server.numsub(&channel_of("a")), 1);
     java_unlocks(&server, "a");
     waiters.into_iter().try_for_each(join)
 }
@@ -201,7 +198,7 @@ fn a_waiter_that_gives_up_leaves_no_hold_and_soon_no_subscription() -> Result<()
     let client = client(&server, SOON);
     java_locks(&server, "a");
     assert!(client.lock("a").try_lock_for(2 * SOON)?.is_none());
-    eventually("the subscription ends", || server.numsub(&channel("a")) == 0);
+    eventually("the subscription ends", || server.numsub(&channel_of("a")) == 0);
     java_unlocks(&server, "a");
     assert!(server.keys().is_empty());
     client.lock("a").try_lock()?.expect("the lock is free and the queue is empty").unlock()?;

@@ -4,30 +4,23 @@
 use crate::harness::bare::digest;
 use crate::harness::elections::*;
 use crate::harness::faults::*;
-use crate::harness::process::{self, Role};
 use crate::harness::queued::{
     POLL, is_listening, load_scripts, only_tokens_are_left, polling, queue_ended_call, queue_length,
 };
 use crate::harness::wait::BOUND;
 use crate::harness::{
-    ChildProcess, Connections, Direction, Flow, Proxy, Server, eventually, in_time,
+    ChildProcess, Connections, Direction, Flow, Proxy, Server, eventually, in_time, process,
 };
 use crossbeam_channel::RecvTimeoutError;
 use leasehold::{CancelToken, Client};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Wins the election, and then tells the state of the term at each order of the parent.
 #[test]
 fn child_entry() {
-    match process::role() {
-        None => {}
-        Some(role) if role.name() == "lead" => lead(&role),
-        Some(role) => panic!("unknown: {role:?}"),
-    }
-}
-
-/// Wins the election, and then tells the state of the term at each order of the parent.
-fn lead(role: &Role) {
+    let Some(role) = process::role() else { return };
+    assert_eq!(role.name(), "lead");
     let client = build(polling(role.arg(0)).watchdog_timeout(BRISK));
     let term = campaign(&candidate(&client, "child"));
     role.say(&term.token().to_string());
@@ -38,17 +31,12 @@ fn lead(role: &Role) {
     }
 }
 
-/// Starts a process that leads. Returns it with the token of its term.
-fn leading_process(server: &Server) -> (ChildProcess, u64) {
-    let mut child = ChildProcess::start("election::child_entry", "lead", &[&server.url()]);
-    let token = child.next_line().parse().expect("a token");
-    (child, token)
-}
-
-/// Returns a server with a client that observes and campaigns while another process leads.
+/// Has a client observe and campaign while another process leads. `end` ends the term of that
+/// process, and `then` runs during the term of the client.
 fn with_leading_process(end: impl Fn(&mut ChildProcess), then: impl Fn(&mut ChildProcess)) {
     let server = Server::start();
-    let (mut child, token) = leading_process(&server);
+    let mut child = ChildProcess::start("election::child_entry", "lead", &[&server.url()]);
+    let token: u64 = child.next_line().parse().expect("a token");
     let client = build(polling(server.url()).watchdog_timeout(BRISK));
     let observer = observe(&server, &client);
     sees(&observer, "child");
@@ -95,6 +83,11 @@ fn server_and_proxy() -> (Server, Proxy) {
     (server, proxy)
 }
 
+/// Has the proxy hold the next announcement of a leader back.
+fn hold_announcement(proxy: &Proxy) {
+    proxy.on_request(digest("leader_announce").as_bytes(), Direction::Requests, Flow::Hold);
+}
+
 /// The client announces itself over another connection.
 #[test]
 fn an_announcement_without_a_reply_is_repeated_and_the_term_is_valid() {
@@ -122,7 +115,7 @@ fn an_announcement_without_a_reply_is_repeated_and_the_term_is_valid() {
 fn a_campaign_with_a_deadline_does_not_wait_longer_for_its_announcement() {
     let (server, proxy) = server_and_proxy();
     let client = build(patient(proxy.url()));
-    proxy.on_request(digest("leader_announce").as_bytes(), Direction::Requests, Flow::Hold);
+    hold_announcement(&proxy);
     let began = Instant::now();
     let election = candidate(&client, "x");
     let term = election.try_campaign_for(POLL * 5).expect("a reply").expect("nobody leads");
@@ -145,11 +138,7 @@ fn a_term_that_its_announcement_finds_ended_is_no_term() {
     let end_term = || {
         assert!(other.force_unlock("a").expect("a reply"), "the candidate has the lock");
     };
-    let hold_announcement = || {
-        let announce = digest("leader_announce");
-        proxy.on_request(announce.as_bytes(), Direction::Requests, Flow::Hold);
-    };
-    hold_announcement();
+    hold_announcement(&proxy);
     thread::scope(|scope| {
         let campaigning = scope.spawn(|| campaign(&candidate(&client, "x")));
         something_is_held(&proxy);
@@ -166,7 +155,7 @@ fn a_term_that_its_announcement_finds_ended_is_no_term() {
         assert_eq!(value_and_token(&other), Some(("x".to_owned(), term.token())));
         term.resign().expect("the term is valid");
     });
-    hold_announcement();
+    hold_announcement(&proxy);
     thread::scope(|scope| {
         let candidate = candidate(&client, "x");
         let campaigning = scope.spawn(move || candidate.try_campaign());
@@ -184,7 +173,7 @@ fn a_term_that_its_announcement_finds_ended_is_no_term() {
 fn a_late_announcement_ends_a_term_that_the_server_denies() {
     let (server, proxy) = server_and_proxy();
     let (client, other) = (build(patient(proxy.url())), other(&server));
-    proxy.on_request(digest("leader_announce").as_bytes(), Direction::Requests, Flow::Hold);
+    hold_announcement(&proxy);
     let election = candidate(&client, "x");
     let term = election.try_campaign_for(POLL * 5).expect("a reply").expect("nobody leads");
     something_is_held(&proxy);
@@ -202,7 +191,7 @@ fn a_cancellation_and_a_close_end_the_wait_for_an_announcement() {
     for closes in [false, true] {
         let (server, proxy) = server_and_proxy();
         let (client, stop) = (build(patient(proxy.url())), CancelToken::new());
-        proxy.on_request(digest("leader_announce").as_bytes(), Direction::Requests, Flow::Hold);
+        hold_announcement(&proxy);
         thread::scope(|scope| {
             let election = candidate(&client, "x").with_cancel(&stop);
             let waiter = scope.spawn(move || election.campaign().map(drop));

@@ -3,12 +3,21 @@
 
 use crate::harness::faults::*;
 use crate::harness::{Direction, Flow, Proxy, Server, eventually};
-use leasehold::{Builder, Client, Guard, Released, Result};
+use leasehold::{Builder, Client, Guard, Lock, Released, Result};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// The poll interval of the client, which is the longest pause before a clean-up is repeated.
 const OFTEN: Duration = Duration::from_millis(100);
+
+/// Returns a lock with this lease, or with the watchdog's.
+fn lock_with(client: &Client, name: &str, lease: Option<Duration>) -> Lock {
+    let lock = client.lock(name);
+    match lease {
+        Some(lease) => lock.with_lease(lease),
+        None => lock,
+    }
+}
 
 /// A server, a proxy that can hold commands back, and a client with a short response time-out
 /// behind it; and a client with a direct connection.
@@ -63,8 +72,7 @@ impl Stage {
     /// Has an acquire held back until its caller gives up.
     fn time_out(&self, name: &str, lease: Option<Duration>) {
         self.hold_next(name);
-        let lock = self.client.lock(name);
-        let lock = lease.map_or(lock.clone(), |lease| lock.with_lease(lease));
+        let lock = lock_with(&self.client, name, lease);
         let error = lock.try_lock().expect_err("the acquire is held back");
         assert!(error.is_timeout(), "{error}");
     }
@@ -124,7 +132,7 @@ fn many_late_acquires_are_released_again() {
     }
 }
 
-/// A waiting caller asks again, and its question is late. It gives up at its deadline.
+/// A waiting caller asks again, and its question is late. The caller gives up at its deadline.
 #[test]
 fn a_late_question_of_a_caller_that_gave_up_is_released_again() {
     let stage = Stage::new();
@@ -168,8 +176,7 @@ fn ended_before_the_first_copy_runs(
     end: impl FnOnce(Guard) + Send,
 ) {
     let holder = stage.other.lock("late").lock().expect("the lock is free");
-    let lock = stage.client.lock("late");
-    let lock = lease.map_or(lock.clone(), |lease| lock.with_lease(lease));
+    let lock = lock_with(&stage.client, "late", lease);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let guard = lock.lock().expect("the lock is free at last");
@@ -257,15 +264,14 @@ fn held_by_a_late_acquire(lateness: Duration) -> Duration {
     held
 }
 
-/// A lock is released, the answer is lost, another takes the lock, and then the
-/// release is sent again.
+/// Releases a lock. The reply is lost, and another client takes the lock before the release is sent
+/// again.
 fn resent_after_another_took_it(lease: Option<Duration>) -> Result<()> {
     let server = Server::start();
     let (digests, other) = (Digests::of(&server), other(&server));
     let proxy = Proxy::start(server.addr());
     let client = build(patient(proxy.url()));
-    let lock = client.lock("resent");
-    let lock = lease.map_or(lock.clone(), |lease| lock.with_lease(lease));
+    let lock = lock_with(&client, "resent", lease);
     proxy.on_request(digests.release.as_bytes(), Direction::Replies, Flow::CutAfter(0));
     proxy.on_request(b"HELLO", Direction::Requests, Flow::Hold);
     thread::scope(|scope| {

@@ -1,6 +1,7 @@
 //! Grants of a queue lock whose message comes late.
 
 use crate::harness::faults::*;
+use crate::harness::queued::queue_length;
 use crate::harness::{Connections, Direction, Flow, Proxy, Server, eventually};
 use leasehold::Client;
 use std::process::Command;
@@ -20,14 +21,10 @@ const SEEDED: [(&str, &str); 4] = [
     ("poll-reclaims-silently", "semaphores::a_poll_announces_the_permits_that_it_reclaims"),
 ];
 
-fn waiters(server: &Server, lock: &str) -> u64 {
-    server.ask(&["ZCARD", &format!("leasehold_queue:{{{lock}}}")])
-}
-
 /// Blocks until this many callers wait, and the replies to this many acquires are read in all.
-fn await_waiters(server: &Server, client: &Client, count: u64, answers: u64) {
+fn await_waiters(server: &Server, client: &Client, count: usize, answers: u64) {
     eventually("the callers wait", || {
-        waiters(server, LOCK) == count && client.stats().round_trip().count() >= answers
+        queue_length(server, LOCK) == count && client.stats().round_trip().count() >= answers
     });
 }
 
@@ -38,7 +35,7 @@ fn connect_listener(server: &Server, client: &Client, other: &Client) {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| drop(client.queue_lock("warm").lock().expect("a grant")));
         let is_awaited = || server.channels().iter().any(|it| it.starts_with("leasehold:wake:"));
-        eventually("the waiter listens", || waiters(server, "warm") == 1 && is_awaited());
+        eventually("the waiter listens", || queue_length(server, "warm") == 1 && is_awaited());
         drop(first);
         waiter.join().expect("no panic");
     });

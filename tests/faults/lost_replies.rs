@@ -116,15 +116,12 @@ fn at_every_byte(run: impl Fn(&Setup<'_>, Cut) -> bool + Sync) {
     nothing_is_left(&server);
 }
 
-fn name_of(what: &str, cut: Cut) -> String {
-    format!("{what} {:?} {:?} {:03}", cut.direction, cut.then, cut.after)
-}
-
 /// The simulation cuts other calls in the same way (`sim/src/cuts.rs`).
 #[test]
 fn the_outcome_of_an_acquire_cut_at_any_byte_is_true() {
     at_every_byte(|setup, cut| {
-        let (name, before) = (name_of("acquire", cut), setup.cuts());
+        let name = format!("acquire {:?} {:?} {:03}", cut.direction, cut.then, cut.after);
+        let before = setup.cuts();
         setup.prepare(cut, &setup.digests.acquire);
         let outcome = setup.client.lock(&name).try_lock();
         setup.proxy.heal();

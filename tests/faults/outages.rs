@@ -3,7 +3,9 @@
 
 use crate::harness::faults::*;
 use crate::harness::wait::holds_within;
-use crate::harness::{Config, Direction, Flow, Proxy, Server, eventually, exists, in_time};
+use crate::harness::{
+    Config, Direction, Flow, Proxy, Server, StopsOnDrop, eventually, exists, in_time,
+};
 use leasehold::{Client, Error, Guard, MultiLock, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -147,7 +149,7 @@ fn a_hold_and_its_waiter_survive(server: &Server, end: impl Fn(&Server)) {
     waiter.is_subscribed(server, "kept");
     let before = left(server, "kept");
     holder.lock("another").is_locked().expect("a new connection");
-    events.until("a renewal", |event| matches!(event, Event::Renewed(_)).then_some(()));
+    events.renewed(1);
     assert!(left(server, "kept") > before, "the lease was not renewed at once");
     assert_held(server, "kept", &guard, NEVER);
     waiter.still_waits();
@@ -364,11 +366,10 @@ fn a_server_stopped_for_less_than_the_lease_loses_no_hold() {
     let guard = holder.lock("kept").lock().expect("all is well");
     let waiter = Waiter::start(&server, &waiting, "kept");
     server.stop();
-    events
-        .until("a failed renewal", |event| matches!(event, Event::RenewalFailed(_)).then_some(()));
+    events.renewal_failed();
     assert!(guard.is_held(), "the lease is not over");
     server.resume();
-    events.until("a renewal", |event| matches!(event, Event::Renewed(_)).then_some(()));
+    events.renewed(1);
     assert_held(&server, "kept", &guard, LEASE);
     waiter.still_waits();
     guard.unlock().expect("it is held");
@@ -386,8 +387,8 @@ fn a_renewal_without_a_reply_is_repeated_in_time() {
         let client = build(settings);
         let guard = client.lock("kept").lock().expect("all is well");
         proxy.on_request(digests.renew.as_bytes(), direction, Flow::Swallow);
-        events.until("a failure", |event| matches!(event, Event::RenewalFailed(_)).then_some(()));
-        events.until("a renewal", |event| matches!(event, Event::Renewed(_)).then_some(()));
+        events.renewal_failed();
+        events.renewed(1);
         assert_held(&server, "kept", &guard, LEASE);
         guard.unlock().expect("it is held");
     }
@@ -436,7 +437,7 @@ fn increments_survive(fault: impl Fn(&Server)) {
                 }
             });
         }
-        let end = SetOnDrop(&done);
+        let end = StopsOnDrop(&done);
         for _ in 0..10 * stress() {
             let before = all();
             let advanced = || all().iter().zip(&before).all(|(now, before)| *now >= before + 2);
@@ -458,21 +459,14 @@ fn connected(server: &Server) -> Client {
     eventually("both connections are open", || {
         thread::scope(|scope| {
             let ask = || client.lock("any").is_locked().expect("all is well");
-            (0..4).for_each(|_| drop(scope.spawn(ask)));
+            for _ in 0..4 {
+                scope.spawn(ask);
+            }
         });
         let id = client.id().to_string();
         server.clients().iter().filter(|peer| peer.name.contains(&id)).count() == 2
     });
     client
-}
-
-/// Sets the flag that ends the threads of a test, also if the test fails.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
 }
 
 fn increment(client: &Client, connection: &mut redis::Connection, progress: &AtomicUsize) {
@@ -511,8 +505,9 @@ fn all_connections_killed_at_once_cost_no_error_and_no_increment() {
 #[test]
 fn flushed_scripts_cost_no_error_and_no_increment() {
     increments_survive(|server| {
-        let flush = || server.ask::<()>(&["SCRIPT", "FLUSH"]);
-        (0..20).for_each(|_| flush());
+        for _ in 0..20 {
+            server.ask::<()>(&["SCRIPT", "FLUSH"]);
+        }
     });
 }
 

@@ -3,11 +3,10 @@
 
 use crate::harness::bare::digest;
 use crate::harness::faults::*;
-use crate::harness::process::{self, Role};
 use crate::harness::queued::*;
 use crate::harness::{
     ChildProcess, Config, Connections, Direction, Flow, Proxy, Replicated, Server, eventually,
-    exists, owner, pttl,
+    exists, owner, process, pttl,
 };
 use leasehold::{Builder, CancelToken, Client, Guard};
 use std::thread;
@@ -292,17 +291,11 @@ fn a_late_acquire_leaves_no_place() {
     only_tokens_are_left(&scene.server);
 }
 
+/// Waits for the lock, and then executes the orders of the parent. Says the outcome of each.
 #[test]
 fn child_entry() {
-    match process::role() {
-        None => {}
-        Some(role) if role.name() == "wait" => wait(&role),
-        Some(role) => panic!("unknown: {role:?}"),
-    }
-}
-
-/// Waits for the lock, and then executes the orders of the parent. Says the outcome of each.
-fn wait(role: &Role) {
+    let Some(role) = process::role() else { return };
+    assert_eq!(role.name(), "wait");
     let watchdog = Duration::from_millis(role.arg(1).parse().expect("milliseconds"));
     let client = build(polling(role.arg(0)).watchdog_timeout(watchdog));
     role.say(&client.id().to_string());
@@ -484,7 +477,9 @@ fn places_survive_a_restart(server: &Server, end: impl Fn(&Server)) {
         .collect();
     let before = places(server, "a");
     // The only connection of each client has delivered the replies to all its waiters.
-    clients.iter().for_each(|client| assert!(!client.lock("b").is_locked().expect("a reply")));
+    for client in &clients {
+        assert!(!client.lock("b").is_locked().expect("a reply"));
+    }
     proxy.refuse();
     proxy.kill_all();
     end(server);

@@ -10,7 +10,8 @@ use std::time::Duration;
 use leasehold::{CancelToken, Client, Error, Guard};
 
 use super::fake_server::*;
-use crate::harness::{Direction, Proxy, Server, eventually, in_time};
+use crate::harness::faults::channel_of;
+use crate::harness::{CancelOnDrop, Direction, Proxy, Server, eventually, in_time};
 
 // ---------------------------------------------------------------------------------
 // Refusals of HELLO.
@@ -75,8 +76,8 @@ fn a_wrong_password_user_or_database_is_reported() {
     assert_refused(&refused(&server.login_url("nobody", SECRET)), "WRONGPASS", "URL");
     let url = server.login_url("", "the-right-one");
     settings(&url).build().expect("the password is right").close();
-    let error = settings(&format!("{}4711", server.login_url("", "the-right-one"))).build();
-    assert_refused(&error.expect_err("the database does not exist"), "DB index", "");
+    let built = settings(&format!("{url}4711")).build();
+    assert_refused(&built.expect_err("the database does not exist"), "DB index", "");
 }
 
 // ---------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ fn a_permanent_refusal_ends_a_wait_at_once() {
 
 /// A release with a permanent refusal is sent once, any other until it succeeds.
 ///
-/// This also holds for an `unlock` that has returned the refusal to its caller.
+/// The rule also holds for an `unlock` that has returned the refusal to its caller.
 #[test]
 fn a_refused_release_is_repeated_if_it_may_succeed_later() {
     let _log_check = LogCheck::start();
@@ -255,15 +256,6 @@ fn open(server: &Server) -> Client {
     settings(&server.url()).build().expect("the server answers")
 }
 
-/// Cancels a wait when a test fails, because the test's thread scope would wait with it.
-struct CancelOnDrop(CancelToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
 /// Returns the outcome of a wait for a held lock, during which `act` changes the server.
 ///
 /// `act` gets a function that frees the lock.
@@ -281,8 +273,7 @@ fn outcome_of_a_wait(
         let token = CancelOnDrop(CancelToken::new());
         let lock = client.lock(name).with_cancel(&token.0);
         let waiter = scope.spawn(move || lock.lock().and_then(Guard::unlock));
-        let channel = format!("redisson_lock__channel:{{{name}}}");
-        eventually("the waiter is subscribed", || server.numsub(&channel) == 1);
+        eventually("the waiter is subscribed", || server.numsub(&channel_of(name)) == 1);
         act(&mut || {
             let freed = redis::cmd("DEL").arg(name).query::<()>(&mut admin);
             freed.expect("the lock can be deleted");
@@ -401,11 +392,9 @@ fn a_wait_continues_while_the_server_is_busy() {
 #[test]
 fn a_wait_continues_while_the_server_is_a_replica() {
     let _log_check = LogCheck::start();
-    for (line, words, advice) in [
-        ("replica-serve-stale-data yes", "role of replica", "Builder::allow_replica"),
-        ("replica-serve-stale-data no", "role of replica", "Builder::allow_replica"),
-        ("replica-read-only no", "role of replica", "Builder::allow_replica"),
-    ] {
+    for line in
+        ["replica-serve-stale-data yes", "replica-serve-stale-data no", "replica-read-only no"]
+    {
         let server = Server::with(|config| config.line(line));
         let proxy = Proxy::start(server.addr());
         let client = open(&server);
@@ -420,7 +409,7 @@ fn a_wait_continues_while_the_server_is_a_replica() {
             server.client_kill_type("normal");
             let error = limited(&client, "b").lock().map(drop).expect_err("it is a replica");
             assert_eq!(error.code(), Some("READONLY"), "{error}");
-            assert_refused(&error, words, advice);
+            assert_refused(&error, "role of replica", "Builder::allow_replica");
 
             let forwarded = || proxy.stats().traffic(Direction::Requests).forwarded;
             let before = forwarded();

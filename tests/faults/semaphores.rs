@@ -48,13 +48,6 @@ fn load(server: &Server, name: &str) -> String {
     server.ask(&["SCRIPT", "LOAD", &script(name).source()])
 }
 
-/// Deletes the capacities, which outlive the permits.
-fn delete_capacities(server: &Server) {
-    for key in server.keys() {
-        server.ask::<u32>(&["DEL", &key]);
-    }
-}
-
 /// The bytes of a renewal, or of its reply, that pass before a cut.
 const CUT_RENEWALS: [(Direction, [usize; 4]); 2] =
     [(Direction::Requests, [0, 1, 40, 120]), (Direction::Replies, [0, 1, 2, 3])];
@@ -73,7 +66,10 @@ fn a_renewal_that_is_cut_keeps_the_permit() {
             }
         }
     });
-    delete_capacities(&server);
+    // The capacities outlive the permits.
+    for key in server.keys() {
+        server.ask::<u32>(&["DEL", &key]);
+    }
     nothing_is_left(&server);
 }
 
@@ -91,18 +87,17 @@ fn cut_a_renewal(
     let (settings, events) = EventLog::from(patient(proxy.url()).watchdog_timeout(LEASE));
     let client = build(settings);
     let permit = take(&client, &name, 2);
-    let renewed = || events.until("a renewal", |it| matches!(it, Event::Renewed(_)).then_some(()));
     // The first renewal connects the watchdog.
-    renewed();
+    events.renewed(1);
     let before = end_on_server(server, &name);
     proxy.on_request(renew.as_bytes(), direction, Flow::CutAfter(after));
     if is_refused {
         proxy.refuse();
-        events.until("a failure", |it| matches!(it, Event::RenewalFailed(_)).then_some(()));
+        events.renewal_failed();
         assert!(permit.is_held(), "{name}: its lease is not over");
         proxy.heal();
     }
-    renewed();
+    events.renewed(1);
     assert_eq!(proxy.stats().cuts, 1, "{name}");
     assert_in_use(server, &name, 2);
     assert!(permit.is_held() && end_on_server(server, &name) > before, "{name}");
@@ -141,13 +136,9 @@ impl Stage {
         self.proxy.on_request(self.acquire.as_bytes(), Direction::Requests, Flow::Hold);
     }
 
-    fn holds_a_request(&self) -> bool {
-        self.proxy.stats().requests.held > 0
-    }
-
     /// Delivers the held acquire, and waits until the server has run it and its undo.
     fn deliver_late(&self) {
-        assert!(self.holds_a_request(), "no command is late");
+        assert!(self.proxy.stats().requests.held > 0, "no command is late");
         let grants = || self.server.calls("zadd");
         let before = grants();
         self.proxy.release_held();
@@ -182,7 +173,7 @@ fn an_acquire_that_is_cancelled_in_flight_is_undone() {
     thread::scope(|scope| {
         stage.hold_next_acquire();
         let caller = scope.spawn(move || jobs.acquire_many(4).map(drop));
-        eventually("its request is held", || stage.holds_a_request());
+        something_is_held(&stage.proxy);
         stop.cancel();
         let error = in_time("the call returns", caller).expect_err("it was cancelled");
         assert!(error.is_cancelled(), "{error}");
@@ -197,7 +188,7 @@ fn an_acquire_in_flight_at_the_close_is_undone() {
     thread::scope(|scope| {
         stage.hold_next_acquire();
         let caller = scope.spawn(|| semaphore(&stage.client, "a").acquire_many(4).map(drop));
-        eventually("its request is held", || stage.holds_a_request());
+        something_is_held(&stage.proxy);
         let close = scope.spawn(|| stage.client.close());
         let error = in_time("the call returns", caller).expect_err("the client is closed");
         assert!(error.is_closed(), "{error}");
@@ -325,7 +316,7 @@ fn a_server_without_its_data_gets_its_capacity_from_a_waiter() {
         server.restart();
         let permit = in_time("the waiter returns", waiter).expect("they are free");
         assert_eq!(permit.count(), 3);
-        assert!(lost.wait_lost(crate::harness::wait::BOUND), "the verification notices");
+        assert!(lost.wait_lost(BOUND), "the verification notices");
         assert!(permit.is_held());
         assert_in_use(&server, "a", 3);
     });

@@ -8,9 +8,11 @@ use crate::fake_server::{
     ACQUIRE, FakeServer, HELD, LogCheck, RELEASE, RENEW, default_reply, logged, name_of,
 };
 use crate::harness::faults::{Waiter, build, other};
+use crate::harness::resp::read_request;
 use crate::harness::slots::slot;
 use crate::harness::{Impostor, Proxy, Server, eventually};
 use leasehold::{Builder, Client, Events, OwnedGuard, RenewalFailed, Sharding};
+use std::io::{BufReader, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -167,8 +169,6 @@ fn a_node_that_closes_at_the_first_command_causes_no_storm() {
 #[test]
 fn a_server_that_answers_one_command_per_connection_causes_no_storm() {
     let server = Impostor::start(|stream| {
-        use crate::harness::resp::read_request;
-        use std::io::{BufReader, Write};
         let mut requests = BufReader::new(&stream);
         for _ in 0..2 {
             let Ok(Some(request)) = read_request(&mut requests) else { return };

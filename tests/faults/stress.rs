@@ -4,33 +4,30 @@
 //! `LEASEHOLD_STRESS=10` multiplies the number of rounds by ten.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use leasehold::{Builder, CancelToken, Client, Error, Guard, Lock, OwnedGuard};
+use leasehold::{CancelToken, Client, Error, Guard, Lock, OwnedGuard};
 use redis::Connection;
 
 use crate::harness::faults::stress;
 use crate::harness::wait::holds_within;
-use crate::harness::{Server, eventually};
+use crate::harness::{Server, eventually, or_too_late};
 
 /// Without and with hand-off between the threads of a process.
 const HANDOFFS: [(u32, Duration); 2] = [(0, Duration::ZERO), (1000, Duration::from_millis(100))];
 
 fn client(server: &Server, (passes, time): (u32, Duration)) -> Client {
+    // Long time-outs, because a busy machine must not fail these tests.
+    let timeout = Duration::from_secs(60);
     let builder = Client::builder().single(server.url()).local_handoff(passes, time);
-    let client = patient(builder).build().expect("the server answers");
+    let builder = builder.response_timeout(timeout).pool_timeout(timeout).connect_timeout(timeout);
+    let client = builder.build().expect("the server answers");
     // The very first release is sent twice, because the server does not know its script.
     client.lock("first").lock().and_then(Guard::unlock).expect("the lock is free");
     client
-}
-
-/// Sets long time-outs, because a busy machine must not fail these tests.
-fn patient(builder: Builder) -> Builder {
-    let timeout = Duration::from_secs(60);
-    builder.response_timeout(timeout).pool_timeout(timeout).connect_timeout(timeout)
 }
 
 fn start(name: String, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
@@ -250,7 +247,7 @@ impl Caller {
             0 => self.lock_with(|lock| lock.try_lock()),
             1 | 2 => {
                 let short = self.random.millis(20);
-                self.lock_with(|lock| none_if_late(lock.try_lock_for(short)));
+                self.lock_with(|lock| or_too_late(lock.try_lock_for(short)));
             }
             3 => self.wait_until_cancelled(),
             4 => {
@@ -279,8 +276,7 @@ impl Caller {
         let Some(guard) = accept(losses, take(&self.lock)).flatten() else { return };
         self.enter(guard.is_held());
         if self.random.below(3) == 0 {
-            let nested = accept(losses, self.lock.lock());
-            drop(nested);
+            drop(accept(losses, self.lock.lock()));
         }
         match self.random.below(2) {
             0 => drop(guard),
@@ -309,7 +305,7 @@ impl Caller {
 
     fn send_to_another_thread(&mut self) {
         let timeout = self.random.millis(50);
-        let outcome = none_if_late(self.lock.try_lock_for_owned(timeout));
+        let outcome = or_too_late(self.lock.try_lock_for_owned(timeout));
         if let Some(guard) = accept(self.losses, outcome).flatten() {
             self.enter(guard.is_held());
             self.guards.send(guard).expect("a thread ends guards");
@@ -318,20 +314,12 @@ impl Caller {
 
     fn detach_and_unlock(&mut self) {
         let timeout = self.random.millis(50);
-        let outcome = none_if_late(self.lock.try_lock_for(timeout));
+        let outcome = or_too_late(self.lock.try_lock_for(timeout));
         if let Some(guard) = accept(self.losses, outcome).flatten() {
             self.enter(guard.is_held());
             guard.detach();
             accept(self.losses, self.lock.unlock());
         }
-    }
-}
-
-/// Turns a time-out into `None`: on a busy machine a reply may come after the deadline of a call.
-fn none_if_late<T>(outcome: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
-    match outcome {
-        Err(error) if error.is_timeout() => Ok(None),
-        outcome => outcome,
     }
 }
 
@@ -353,12 +341,21 @@ fn mix(losses: Losses, seed: u64) {
     let clients: Vec<Client> =
         (0..CLIENTS).map(|number| client(&server, HANDOFFS[number % 2])).collect();
     let sections: Vec<Arc<CriticalSection>> = (0..2).map(|_| Arc::default()).collect();
-    let (guards, sent_guards) = channel();
-    let (tokens, sent_tokens) = channel();
+    let (guards, sent_guards) = channel::<OwnedGuard>();
+    let (tokens, sent_tokens) = channel::<CancelToken>();
     let mut threads = vec![
-        start("ending guards".to_owned(), move || end_guards(losses, &sent_guards)),
+        start("ending guards".to_owned(), move || {
+            for (number, guard) in sent_guards.iter().enumerate() {
+                match number % 2 {
+                    0 => drop(guard),
+                    _ => drop(accept(losses, guard.unlock())),
+                }
+            }
+        }),
         start("ending waits".to_owned(), move || {
-            sent_tokens.iter().for_each(|token: CancelToken| token.cancel())
+            for token in sent_tokens {
+                token.cancel();
+            }
         }),
     ];
     for number in 0..CLIENTS * THREADS {
@@ -371,7 +368,11 @@ fn mix(losses: Losses, seed: u64) {
             guards: guards.clone(),
             tokens: tokens.clone(),
         };
-        let calls = move || (0..rounds).for_each(|_| caller.call());
+        let calls = move || {
+            for _ in 0..rounds {
+                caller.call();
+            }
+        };
         threads.push(start(format!("calling {number}"), calls));
     }
     drop((guards, tokens));
@@ -380,15 +381,6 @@ fn mix(losses: Losses, seed: u64) {
         assert!(sections.iter().all(|section| section.entered() > rounds), "hardly any entries");
     }
     assert_clean(&server, clients, &[]);
-}
-
-fn end_guards(losses: Losses, guards: &Receiver<OwnedGuard>) {
-    for (number, guard) in guards.iter().enumerate() {
-        match number % 2 {
-            0 => drop(guard),
-            _ => drop(accept(losses, guard.unlock())),
-        }
-    }
 }
 
 #[test]

@@ -1,5 +1,4 @@
 //! Calls the scripts in `lua/` directly on a server, without the library.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -89,13 +88,6 @@ pub fn header(text: &str) -> Vec<String> {
     lines
 }
 
-/// Returns what one tag of a header documents.
-pub fn tagged(text: &str, tag: &str) -> String {
-    let tag = format!("-- {tag}: ");
-    let found = header(text).iter().find_map(|line| line.strip_prefix(&tag).map(str::to_owned));
-    found.unwrap_or_else(|| panic!("no {tag:?} in {text}"))
-}
-
 /// Returns the static items of the library's script table, with the names of their scripts.
 pub fn table() -> Vec<(String, String)> {
     let path = Path::new(LEASEHOLD).join("src/command/script.rs");
@@ -130,6 +122,13 @@ pub fn sha1(text: &str) -> String {
     sha1_smol::Sha1::from(text).digest().to_string()
 }
 
+/// Loads all scripts, so that no call is refused because its script is unknown.
+pub fn load_scripts(server: &Server) {
+    for script in scripts() {
+        server.ask::<()>(&["SCRIPT", "LOAD", &script.source()]);
+    }
+}
+
 /// Returns the form of a script that publishes to a sharded channel.
 pub fn sharded(text: &str) -> String {
     text.replace("redis.call('publish', channel", "redis.call('spublish', channel")
@@ -153,11 +152,16 @@ impl Bare {
 
     /// Loads all scripts on a server.
     pub fn on(server: Server) -> Bare {
-        for script in scripts() {
-            server.ask::<String>(&["SCRIPT", "LOAD", &script.source()]);
-        }
+        load_scripts(&server);
         let connection = server.connection();
         Bare { server, connection }
+    }
+
+    /// Makes all further calls as a new user with these rules.
+    pub fn restricted(self, rules: &[&str]) -> Bare {
+        self.server.ask::<()>(&[&["ACL", "SETUSER", "narrow", "on", ">secret"], rules].concat());
+        let connection = self.server.connection_as("narrow", "secret");
+        Bare { server: self.server, connection }
     }
 
     /// Runs one command on the connection of the script calls.
@@ -228,9 +232,15 @@ pub fn assert_ttl(server: &Server, key: &str, range: std::ops::RangeInclusive<i6
     assert!(range.contains(&ttl), "{ttl} ms remain, not {range:?}");
 }
 
+/// The reply of a script that publishes, as the headers document it.
+pub const RECEIVED: &str = "else the number of subscribers that received the message";
+
 /// Returns the replies that a header documents, one by one.
 pub fn documented_replies(name: &str) -> Vec<String> {
-    tagged(&script(name).text, "RETURNS").split("; ").map(str::to_owned).collect()
+    let header = header(&script(name).text);
+    let replies = header.iter().find_map(|line| line.strip_prefix("-- RETURNS: "));
+    let replies = replies.unwrap_or_else(|| panic!("lua/{name}.lua documents no replies"));
+    replies.split("; ").map(str::to_owned).collect()
 }
 
 /// Asserts that these are the replies that the header of a script documents.
@@ -267,6 +277,17 @@ impl Listener {
         assert_eq!(kind, "message");
         (channel, payload)
     }
+}
+
+/// Returns the time of a server, in us since 1970.
+pub fn micros(server: &Server) -> i64 {
+    let (seconds, micros): (i64, i64) = server.ask(&["TIME"]);
+    seconds * 1_000_000 + micros
+}
+
+/// Returns the texts as keys or arguments of a call.
+pub fn texts(texts: &[String]) -> Vec<&str> {
+    texts.iter().map(String::as_str).collect()
 }
 
 pub fn hold(server: &Server, key: &str, owner: &str, lease: &str) {

@@ -90,21 +90,19 @@ fn library(name: &str) -> PathBuf {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let folder = folder();
-        ["clock", "boot_clock", "refusals", "signals"]
-            .iter()
-            .for_each(|name| compile(folder.path(), name));
+        for name in ["clock", "boot_clock", "refusals", "signals"] {
+            compile(folder.path(), name);
+        }
         folder
     });
     folder.path().join(name).with_extension("so")
 }
 
 fn compile(folder: &Path, name: &str) {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("c");
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-O1", "-o"]);
-    compiler
-        .arg(folder.join(name).with_extension("so"))
-        .arg(sources.join(name).with_extension("c"));
+    compiler.arg(folder.join(name).with_extension("so")).arg(source);
     let status = compiler.status().expect("script/bootstrap has installed a C compiler");
     assert!(status.success(), "a preloaded library does not compile");
 }

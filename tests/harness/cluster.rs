@@ -13,7 +13,7 @@ pub const SLOTS: u16 = 16_384;
 /// The silence after which a majority of the masters considers a node dead.
 ///
 /// A little later a replica takes the node's place.
-pub const NODE_TIMEOUT: Duration = Duration::from_millis(1500);
+const NODE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The time after which a replica gives up an attempt to take its master's place.
 const FAILOVER_TRIED: Duration = Duration::from_secs(5);
@@ -48,7 +48,14 @@ impl Cluster {
         replicas_each: usize,
         configure: impl Fn(Config) -> Config,
     ) -> Self {
-        let config = configure(node_config()).login_at_master();
+        // A replica stays with its master, and may take its place however old the data is.
+        let config = Config::default()
+            .node()
+            .follower()
+            .line(format!("cluster-node-timeout {}", NODE_TIMEOUT.as_millis()))
+            .line("cluster-allow-replica-migration no")
+            .line("cluster-replica-validity-factor 0");
+        let config = configure(config).login_at_master();
         let start = |_| Server::with(|_| config.clone());
         let nodes = (0..masters * (1 + replicas_each)).map(start).collect();
         let cluster = Self { nodes, config };
@@ -73,11 +80,6 @@ impl Cluster {
         self.nodes.iter().map(Server::url).collect()
     }
 
-    /// Returns the node on this port.
-    pub fn node_at(&self, port: u16) -> &Server {
-        self.nodes.iter().find(|node| node.port() == port).expect("a node of ours")
-    }
-
     /// Returns the slot of a key, computed by a node.
     pub fn slot_of(&self, key: &str) -> u16 {
         let slot = || self.nodes.iter().find_map(|node| node.try_ask(&["CLUSTER", "KEYSLOT", key]));
@@ -93,12 +95,11 @@ impl Cluster {
     ///
     /// Of the running nodes that claim the slot, the node with the highest epoch.
     pub fn owner_of_slot(&self, slot: u16) -> &Server {
-        let owner = || {
-            let all = self.nodes.iter().filter_map(Node::itself);
-            let owners = all.filter(|node| node.has("master") && node.serves(slot));
-            owners.max_by_key(|node| node.epoch)
-        };
-        self.node_at(eventually_some("a node serves the slot", owner).port)
+        eventually_some("a node serves the slot", || {
+            let all = self.nodes.iter().filter_map(|node| Some((node, Node::itself(node)?)));
+            let owners = all.filter(|(_, seen)| seen.has("master") && seen.serves(slot));
+            owners.max_by_key(|(_, seen)| seen.epoch).map(|(node, _)| node)
+        })
     }
 
     /// Returns the number of the last election that a node knows.
@@ -137,8 +138,8 @@ impl Cluster {
 
     /// Begins the migration of a slot.
     ///
-    /// Its owner then replies `ASK` for keys that it does not have, and `to` serves those keys
-    /// after `ASKING`.
+    /// The owner of the slot then replies `ASK` for keys that it does not have, and `to` serves
+    /// those keys after `ASKING`.
     pub fn begin_migration(&self, slot: u16, to: &Server) {
         let (from, slot) = (self.owner_of_slot(slot), slot.to_string());
         to.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
@@ -202,19 +203,14 @@ impl Cluster {
     }
 
     fn is_settled(&self) -> bool {
-        let mut running = self.nodes.iter().filter(|node| node.runs());
-        self.is_agreed() && running.all(is_well)
+        let running = || self.nodes.iter().filter(|node| node.runs());
+        let views: Option<Vec<_>> = running().map(view).collect();
+        let views = views.unwrap_or_default();
+        let Some(seen) = views.first() else { return false };
+        views.iter().all(|view| view == seen) && self.is_complete(seen) && running().all(is_well)
     }
 
-    fn is_agreed(&self) -> bool {
-        let running = self.nodes.iter().filter(|node| node.runs());
-        let views: Option<Vec<_>> = running.map(view).collect();
-        views.is_some_and(|views| {
-            views.windows(2).all(|pair| pair[0] == pair[1])
-                && views.first().is_some_and(|view| self.is_complete(view))
-        })
-    }
-
+    /// Returns whether a view has all nodes, and shows as failed exactly those that do not run.
     fn is_complete(&self, view: &BTreeMap<u16, Node>) -> bool {
         let is_right = |node: &Server| {
             view.get(&node.port()).is_some_and(|seen| {
@@ -261,18 +257,6 @@ impl Cluster {
         };
         words.arg("KEYS").arg(keys).exec(&mut from.connection()).expect("the target takes keys");
     }
-}
-
-/// Returns the configuration of a node.
-///
-/// Replicas stay with their master, and may take its place however old their data is.
-fn node_config() -> Config {
-    Config::default()
-        .node()
-        .follower()
-        .line(format!("cluster-node-timeout {}", NODE_TIMEOUT.as_millis()))
-        .line("cluster-allow-replica-migration no")
-        .line("cluster-replica-validity-factor 0")
 }
 
 fn id(node: &Server) -> String {

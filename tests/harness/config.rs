@@ -43,7 +43,7 @@ impl Config {
 
     /// Puts a file into the server's folder.
     ///
-    /// That is the server's working folder, so a line may name the file without a path.
+    /// The folder is the server's working folder, so a line may name the file without a path.
     pub fn file(mut self, name: impl Into<String>, content: impl Into<String>) -> Self {
         self.files.push((name.into(), content.into()));
         self
@@ -128,6 +128,9 @@ impl Config {
             return self;
         };
         let known = self.line(format!("masterauth {password}"));
-        user.iter().fold(known, |known, user| known.line(format!("masteruser {user}")))
+        match user {
+            Some(user) => known.line(format!("masteruser {user}")),
+            None => known,
+        }
     }
 }

@@ -7,10 +7,7 @@ use redis::Value;
 /// The channel on which [`ask_details`] expects the answer.
 pub const REPLY_CHANNEL: &str = "leasehold:reply:{a test}:1";
 
-/// The name of a hold in a request: the key of its lock, and its number.
-pub type Asked<'a> = (&'a str, &'a str);
-
-/// Returns the channel on which a client receives requests.
+/// Returns the channel on which a client receives requests and grants.
 pub fn wake_channel(client: impl std::fmt::Display) -> String {
     format!("leasehold:wake:{{{client}}}")
 }
@@ -23,13 +20,14 @@ pub fn packed(parts: &[&str]) -> String {
 
 /// Asks a client for details of its holds, and returns the strings of its answer.
 ///
-/// Listens at `server` and publishes at `publisher`: one server, or two nodes of a cluster.
+/// `holds` are the keys of locks, each with the number of the hold. Listens at `server` and
+/// publishes at `publisher`: one server, or two nodes of a cluster.
 #[track_caller]
 pub fn ask_details(
     server: &Server,
     publisher: &Server,
     client: impl std::fmt::Display,
-    holds: &[Asked<'_>],
+    holds: &[(&str, &str)],
 ) -> Vec<String> {
     let mut connection = server.connection();
     connection.set_read_timeout(Some(BOUND)).expect("a time-out");
@@ -38,11 +36,8 @@ pub fn ask_details(
     let holds = holds.iter().flat_map(|(key, hold)| [*key, *hold]);
     let request: Vec<_> = ["details", REPLY_CHANNEL].into_iter().chain(holds).collect();
     publisher.ask::<()>(&["PUBLISH", &wake_channel(client), &packed(&request)]);
-    strings(answers.get_message().expect("the client answers").get_payload_bytes())
-}
-
-fn strings(payload: &[u8]) -> Vec<String> {
-    let value = redis::parse_redis_value(payload).expect("an array");
+    let answer = answers.get_message().expect("the client answers");
+    let value = redis::parse_redis_value(answer.get_payload_bytes()).expect("an array");
     let Value::Array(parts) = value else { panic!("no array: {value:?}") };
     parts.into_iter().map(|part| redis::from_redis_value(part).expect("a string")).collect()
 }

@@ -1,7 +1,5 @@
 //! Elections with the name `a`: candidates, their leader, and observers.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-
 use super::wait::BOUND;
 use super::{Server, eventually};
 use crossbeam_channel::Receiver;

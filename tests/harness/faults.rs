@@ -1,7 +1,5 @@
 //! Shared parts of the tests of faults: clients, event logs, waiters, and assertions about locks.
 
-#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part")]
-
 pub use super::exists;
 use super::wait::{BOUND, join, sleeping};
 use super::{Direction, Flow, Proxy, Server, eventually};
@@ -9,6 +7,8 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::kind::LockKind;
 use leasehold::{Builder, Client, Events, Guard, Lost, Overdue, Released, RenewalFailed, Renewed};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -250,8 +250,8 @@ impl EventLog {
         let end = Instant::now() + BOUND;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let event = self.0.recv_timeout(left);
-            if let Some(picked) = event.map_or_else(|_| panic!("no event: {what}"), &mut pick) {
+            let event = self.0.recv_timeout(left).unwrap_or_else(|_| panic!("no event: {what}"));
+            if let Some(picked) = pick(event) {
                 return picked;
             }
         }
@@ -326,16 +326,32 @@ impl EventLog {
     /// Blocks until a lock is lost, and returns that event.
     #[track_caller]
     pub fn lost(&self) -> Lost {
-        self.until("a loss", |event| match event {
-            Event::Lost(lost) => Some(lost),
-            _ => None,
-        })
+        self.until_lost().0
     }
 
     /// Blocks until a lock is released, and returns that event.
     #[track_caller]
     pub fn released(&self) -> Released {
         self.until("a release", Event::released)
+    }
+}
+
+/// Counts the renewed leases of the clients whose events it receives. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Renewals(Arc<AtomicUsize>);
+
+impl Events for Renewals {
+    fn renewed(&self, event: &Renewed) {
+        self.0.fetch_add(event.holds.len(), Ordering::SeqCst);
+    }
+}
+
+impl Renewals {
+    /// Blocks until this many more leases are renewed.
+    #[track_caller]
+    pub fn await_more(&self, more: usize) {
+        let target = self.0.load(Ordering::SeqCst) + more;
+        eventually("leases are renewed", || self.0.load(Ordering::SeqCst) >= target);
     }
 }
 

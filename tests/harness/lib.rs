@@ -26,7 +26,7 @@
 //! | `bare.rs` | direct calls of the scripts in `lua/` |
 //! | `redisson.rs` | Redisson's operations on semaphores and latches, in bare scripts |
 //! | `subject.rs` | the verbs of all kinds of locks, as a trait |
-//! | `turns.rs` | a loop that takes a lock again and again, beside a caller that waits |
+//! | `turns.rs` | a loop beside a caller that waits; the ends of such loops and waits |
 //! | `synchronizers.rs` | semaphores and latches that are taken, awaited, and free again |
 //! | `queued.rs` | waiters of queue locks, and questions about their queues |
 //! | `elections.rs` | candidates, leaders and observers of an election |
@@ -76,7 +76,7 @@ pub use proxy::{Connections, Direction, Flow, Proxy};
 pub use replicated::Replicated;
 pub use server::Server;
 pub use trickle::Trickle;
-pub use turns::{StopsOnDrop, holds_during_waits};
+pub use turns::{CancelOnDrop, StopsOnDrop, holds_during_waits};
 pub use wait::{
     await_unchanged, eventually, eventually_some, in_time, join, or_too_late, sleeping,
 };

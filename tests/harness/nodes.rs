@@ -86,7 +86,9 @@ fn range(word: &str) -> Option<RangeInclusive<u16>> {
 /// them, two owners of a slot can get the same epoch and disagree for ever.
 pub(super) fn view(node: &Server) -> Option<BTreeMap<u16, Node>> {
     let mut view = Node::seen_by(node)?;
-    view.values_mut().filter(|seen| seen.has("slave")).for_each(|seen| seen.epoch = 0);
+    for replica in view.values_mut().filter(|seen| seen.has("slave")) {
+        replica.epoch = 0;
+    }
     Some(view)
 }
 

@@ -3,7 +3,7 @@
 //! Each port has one server per process: a client of a test that has ended may still call its
 //! server, and the log lines of a process tell servers apart by their ports.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
@@ -30,7 +30,7 @@ pub fn listen() -> TcpListener {
 
 /// Returns a free port for a cluster node; the port 10000 above is also free.
 ///
-/// Both are below the range for outgoing connections, if that range leaves room.
+/// Both ports are below the range for outgoing connections, if that range leaves room.
 pub fn free_port_with_bus() -> u16 {
     let end = outgoing_ports_start().saturating_sub(TO_THE_BUS).max(11_000);
     random_port(10_000..end, |port| (is_free(port) && is_free(port + TO_THE_BUS)).then_some(port))
@@ -39,16 +39,18 @@ pub fn free_port_with_bus() -> u16 {
 /// Returns what `make` makes of the first random port that it can use and that this function has
 /// not given away before.
 fn random_port<T>(ports: Range<u16>, make: impl Fn(u16) -> Option<T>) -> T {
-    static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
-    let is_new = |port: &u16| {
-        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-        given.get_or_insert_default().insert(*port)
-    };
-    (0..1000)
-        .map(|attempt| random_of(&ports, attempt))
-        .filter(is_new)
-        .find_map(make)
-        .expect("some port is free")
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let count = u64::try_from(ports.len()).expect("a length fits");
+    for attempt in 0..1000 {
+        // The standard library's random keys differ in every thread of every process.
+        let offset = RandomState::new().hash_one(attempt) % count;
+        let port = ports.start + u16::try_from(offset).expect("an offset into ports is one");
+        let is_new = GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port);
+        if is_new && let Some(made) = make(port) {
+            return made;
+        }
+    }
+    panic!("no port is free")
 }
 
 fn is_free(port: u16) -> bool {
@@ -62,11 +64,4 @@ fn outgoing_ports_start() -> u16 {
         .and_then(|range| range.split_whitespace().next()?.parse().ok())
         .filter(|start| *start > 11_000)
         .unwrap_or(32_768)
-}
-
-fn random_of(ports: &Range<u16>, attempt: u64) -> u16 {
-    // The standard library's random keys differ in every thread of every process.
-    let random = RandomState::new().hash_one(attempt);
-    let offset = random % u64::try_from(ports.len()).expect("a length fits");
-    ports.start + u16::try_from(offset).expect("an offset into ports is one")
 }

@@ -206,9 +206,12 @@ fn read_on_thread(output: ChildStdout, sender: Sender<String>) -> JoinHandle<()>
     thread::Builder::new()
         .name("child output".to_owned())
         .spawn(move || {
-            let lines = BufReader::new(output).lines().map_while(Result::ok);
-            // The receiver is dropped with the `ChildProcess`.
-            let _ = lines.map(|line| sender.send(line)).find(Result::is_err);
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                // The receiver is dropped with the `ChildProcess`.
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
         })
         .expect("a thread starts")
 }

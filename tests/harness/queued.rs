@@ -1,14 +1,13 @@
 //! Callers that wait for queue locks, and questions about their queues.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-
 use super::bare;
+pub use super::bare::load_scripts;
+pub use super::details::wake_channel;
 use super::faults::patient;
 use super::wait::BOUND;
 use super::{Server, eventually};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{Builder, Client, Error, QueueLock, Result};
-use std::fmt::Display;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -33,11 +32,6 @@ pub fn clients_key(name: &str) -> String {
 
 pub fn token_key(name: &str) -> String {
     format!("redisson_lock_token:{{{name}}}")
-}
-
-/// Returns the channel on which a client receives its grants.
-pub fn wake_channel(client: impl Display) -> String {
-    format!("leasehold:wake:{{{client}}}")
 }
 
 /// Returns the owner fields of the waiting calls, the best first.
@@ -74,13 +68,6 @@ pub fn hear(server: &Server, client: &Client, message: &str) {
 /// Returns the token that was handed out last.
 pub fn last_token(server: &Server, name: &str) -> u64 {
     server.ask(&["GET", &token_key(name)])
-}
-
-/// Loads all scripts, so that no call is refused because its script is unknown.
-pub fn load_scripts(server: &Server) {
-    for script in bare::scripts() {
-        server.ask::<()>(&["SCRIPT", "LOAD", &script.source()]);
-    }
 }
 
 /// Queues a call for the lock `a` with a number that belongs to no call of the client. Returns its
@@ -189,7 +176,9 @@ pub fn get_it_in_order(waiters: impl IntoIterator<Item = QueueWaiter>) {
         let token = waiter.gets_it();
         assert!(token > last_token, "token {token} after {last_token}");
         last_token = token;
-        waiters.as_slice().iter().for_each(QueueWaiter::still_waits);
+        for behind in waiters.as_slice() {
+            behind.still_waits();
+        }
         waiter.releases();
     }
 }

@@ -1,7 +1,7 @@
 //! Redisson's operations on semaphores and latches, in scripts of our own, without the JVM.
 //!
-//! Each does what the documentation and the behaviour of Redisson say, and nothing more: keys,
-//! numbers and messages. The tests in `tests/interop` use Redisson itself.
+//! Each operation does what the documentation and the behaviour of Redisson say, and nothing more:
+//! keys, numbers and messages. The tests in `tests/interop` use Redisson itself.
 
 use redis::FromRedisValue;
 

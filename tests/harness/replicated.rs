@@ -10,10 +10,10 @@ use std::time::Duration;
 pub const MASTER: &str = "main";
 
 /// The silence after which a sentinel considers a server down.
-pub const DOWN_AFTER: Duration = Duration::from_millis(1000);
+const DOWN_AFTER: Duration = Duration::from_millis(1000);
 
 /// The time-out of a fail-over for the sentinels. After a failure they wait twice as long.
-pub const FAILOVER_TIMEOUT: Duration = Duration::from_millis(3000);
+const FAILOVER_TIMEOUT: Duration = Duration::from_millis(3000);
 
 /// The bound of a fail-over, after which the test fails.
 ///
@@ -170,15 +170,6 @@ impl Replicated {
         found.expect("the wait ends with a master")
     }
 
-    /// Returns the last lines of the sentinels' logs.
-    fn logs_of_sentinels(&self) -> String {
-        let last = |log: String| {
-            let lines: Vec<_> = log.lines().rev().take(LOGGED).map(str::to_owned).collect();
-            lines.into_iter().rev().collect::<Vec<_>>().join("\n")
-        };
-        self.sentinels.iter().map(|one| format!("\n{}\n", last(one.log()))).collect()
-    }
-
     /// Blocks until all servers and sentinels agree on the master. All have to run.
     ///
     /// Then all other servers follow the master in sync, and every sentinel knows the master, all
@@ -190,12 +181,23 @@ impl Replicated {
     }
 
     fn add_sentinels(&mut self, count: usize, config: &Config) {
-        let credentials = config.credentials.as_ref();
-        let lines = sentinel_lines(self.servers[0].port(), count / 2 + 1, credentials);
+        let (port, quorum) = (self.servers[0].port(), count / 2 + 1);
+        let (down, timeout) = (DOWN_AFTER.as_millis(), FAILOVER_TIMEOUT.as_millis());
         let hasty = Config { members: config.members.clone(), ..Config::default() };
-        let hasty = hasty.sentinel().greeting(HURRY);
-        let start = |_| Server::with(|_| lines.iter().fold(hasty.clone(), Config::line));
-        self.sentinels = (0..count).map(start).collect();
+        let mut hasty = hasty
+            .sentinel()
+            .greeting(HURRY)
+            .line(format!("sentinel monitor {MASTER} 127.0.0.1 {port} {quorum}"))
+            .line(format!("sentinel down-after-milliseconds {MASTER} {down}"))
+            .line(format!("sentinel failover-timeout {MASTER} {timeout}"))
+            .line(format!("sentinel parallel-syncs {MASTER} 1"));
+        if let Some(Credentials { user, password }) = &config.credentials {
+            hasty = hasty.line(format!("sentinel auth-pass {MASTER} {password}"));
+            if let Some(user) = user {
+                hasty = hasty.line(format!("sentinel auth-user {MASTER} {user}"));
+            }
+        }
+        self.sentinels = (0..count).map(|_| Server::with(|_| hasty.clone())).collect();
     }
 
     /// Sets the period of the messages of all sentinels. Redis 6.2 has no such command.
@@ -242,8 +244,14 @@ impl Replicated {
 /// for.
 impl Drop for Replicated {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the sentinels: {}", self.logs_of_sentinels());
+        if !std::thread::panicking() {
+            return;
+        }
+        for sentinel in &self.sentinels {
+            let log = sentinel.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LOGGED)..];
+            eprintln!("a sentinel:\n{}\n", last.join("\n"));
         }
     }
 }
@@ -278,19 +286,4 @@ fn announces(sentinel: &Server) -> Option<u16> {
     let address: Option<(String, u16)> =
         sentinel.try_ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
     address.map(|(_, port)| port)
-}
-
-fn sentinel_lines(port: u16, quorum: usize, credentials: Option<&Credentials>) -> Vec<String> {
-    let (down, timeout) = (DOWN_AFTER.as_millis(), FAILOVER_TIMEOUT.as_millis());
-    let mut lines = vec![
-        format!("sentinel monitor {MASTER} 127.0.0.1 {port} {quorum}"),
-        format!("sentinel down-after-milliseconds {MASTER} {down}"),
-        format!("sentinel failover-timeout {MASTER} {timeout}"),
-        format!("sentinel parallel-syncs {MASTER} 1"),
-    ];
-    if let Some(Credentials { user, password }) = credentials {
-        lines.push(format!("sentinel auth-pass {MASTER} {password}"));
-        lines.extend(user.iter().map(|user| format!("sentinel auth-user {MASTER} {user}")));
-    }
-    lines
 }

@@ -7,15 +7,12 @@ pub fn read_request(stream: &mut impl BufRead) -> Result<Option<Vec<String>>> {
     let Some(line) = read_line(stream)? else {
         return Ok(None);
     };
-    match line.strip_prefix('*') {
-        Some(count) => read_words(stream, number(count)?).map(Some),
+    let Some(count) = line.strip_prefix('*') else {
         // An inline request, for people at a terminal.
-        None => Ok(Some(line.split_whitespace().map(str::to_owned).collect())),
-    }
-}
-
-fn read_words(stream: &mut impl BufRead, count: usize) -> Result<Vec<String>> {
-    (0..count).map(|_| read_word(stream)).collect()
+        return Ok(Some(line.split_whitespace().map(str::to_owned).collect()));
+    };
+    let words: Result<Vec<String>> = (0..number(count)?).map(|_| read_word(stream)).collect();
+    words.map(Some)
 }
 
 /// Reads a bulk string: `$<length>`, then that many bytes.

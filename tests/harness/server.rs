@@ -51,10 +51,15 @@ impl Server {
     /// Starts a server with more configuration; blocks until the server answers.
     pub fn with(configure: impl FnOnce(Config) -> Config) -> Self {
         let config = configure(Config::default());
-        (0..PORTS_TRIED)
-            .map(|_| Self::on_port(port_for(config.kind), config.clone()))
-            .find(|server| server.launch() == Launch::Ready)
-            .expect("a free port stays free for a moment")
+        let is_node = config.kind == Kind::Node;
+        for _ in 0..PORTS_TRIED {
+            let port = if is_node { free_port_with_bus() } else { free_port() };
+            let server = Self::on_port(port, config.clone());
+            if server.launch() == Launch::Ready {
+                return server;
+            }
+        }
+        panic!("no free port stays free for a moment")
     }
 
     /// Returns `redis://127.0.0.1:<port>/`, or `rediss://`, without credentials.
@@ -198,27 +203,24 @@ impl Server {
         for (name, content) in &self.config.files {
             fs::write(self.path(name), content).expect("our own folder is writable");
         }
-        let gate = self.gate.as_ref().map(|gate| gate.lines(self.config.kind));
-        let lines = [gate.unwrap_or_default(), self.config.lines.clone()].concat();
-        let text = self.own_settings() + &lines.join("\n") + "\n";
-        fs::write(self.path("redis.conf"), text).expect("our own folder is writable");
-    }
-
-    fn own_settings(&self) -> String {
         let folder = self.folder.path().display();
         let port = if self.config.is_encrypted {
             format!("port 0\ntls-port {}", self.port)
         } else {
             format!("port {}", self.port)
         };
-        format!(
+        let own = format!(
             "dir \"{folder}\"\n\
              logfile redis.log\n\
              bind 127.0.0.1\n\
              {port}\n\
              unixsocket \"{folder}/redis.sock\"\n\
              save \"\"\n"
-        )
+        );
+        let gate = self.gate.as_ref().map(|gate| gate.lines(self.config.kind));
+        let lines = [gate.unwrap_or_default(), self.config.lines.clone()].concat();
+        let text = own + &lines.join("\n") + "\n";
+        fs::write(self.path("redis.conf"), text).expect("our own folder is writable");
     }
 
     fn launch(&self) -> Launch {
@@ -285,13 +287,6 @@ impl Server {
     /// A test that panics with the mutex locked leaves no inconsistent value.
     fn process(&self) -> MutexGuard<'_, Option<Spawned>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn port_for(kind: Kind) -> u16 {
-    match kind {
-        Kind::Node => free_port_with_bus(),
-        Kind::Plain | Kind::Sentinel => free_port(),
     }
 }
 

@@ -48,7 +48,12 @@ impl Spawned {
     /// Stops the process (SIGSTOP); blocks until all its threads have stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        eventually("the process stops", || self.reports_stop());
+        // The kernel reports the stop once, when the last thread has stopped.
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        eventually("the process stops", || {
+            let report = waitid(WaitId::Pid(Pid::from_child(&self.child)), options);
+            report.expect("our own child can be awaited").is_some()
+        });
     }
 
     /// Resumes a stopped process (SIGCONT).
@@ -92,13 +97,6 @@ impl Spawned {
     fn signal(&self, signal: Signal) {
         assert!(self.status.is_none(), "the process has ended");
         kill_process(Pid::from_child(&self.child), signal).expect("our own child takes signals");
-    }
-
-    /// Returns whether the kernel reports a stop: once, when the last thread has stopped.
-    fn reports_stop(&self) -> bool {
-        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        let report = waitid(WaitId::Pid(Pid::from_child(&self.child)), options);
-        report.expect("our own child can be awaited").is_some()
     }
 }
 

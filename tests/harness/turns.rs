@@ -1,6 +1,8 @@
-//! A loop that takes a lock again and again, beside a caller that waits for it.
+//! A loop that takes a lock again and again, beside a caller that waits for it, and the ends of
+//! such loops and waits when a test fails.
 
 use super::eventually;
+use leasehold::CancelToken;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -11,6 +13,17 @@ pub struct StopsOnDrop<'a>(pub &'a AtomicBool);
 impl Drop for StopsOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Cancels the waits with its token when it is dropped, also if the test fails.
+///
+/// A thread scope would otherwise wait for a thread that waits for a lock.
+pub struct CancelOnDrop(pub CancelToken);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 
@@ -28,7 +41,9 @@ pub fn holds_during_waits<G>(
     let take_again = || {
         while !stop.load(Ordering::Relaxed) {
             match take() {
-                Some(_guard) => drop(holds.fetch_add(1, Ordering::Relaxed)),
+                Some(_guard) => {
+                    holds.fetch_add(1, Ordering::Relaxed);
+                }
                 None => thread::sleep(Duration::from_millis(1)),
             }
         }

@@ -29,7 +29,7 @@ pub(crate) fn watch(pid: u32, folder: Option<&Path>) -> io::Result<Child> {
 
 /// Kills a child process, if it still runs, and waits for its end.
 pub(crate) fn end(child: &mut Child) {
-    // Both fail only if the process has ended.
+    // Both calls fail only if the process has ended.
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -202,10 +202,6 @@ impl Deployment {
             self.server_at(port).restart();
         }
         self.all().for_each(|server| server.gate().heal());
-        self.settle();
-    }
-
-    fn settle(&self) {
         match &self.servers {
             Servers::Independent(servers) => eventually("the servers answer", || {
                 servers.iter().all(|server| server.try_ask::<String>(&["PING"]).is_some())

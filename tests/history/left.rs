@@ -64,13 +64,18 @@ pub trait Inspected {
 
 /// Returns the locks and subscriptions on the masters when the workers are idle but still run.
 pub fn by_idle_workers<S: Inspected>(plan: &Plan, masters: impl Fn() -> Vec<S>) -> Vec<String> {
+    // The locks of killed workers last for a lease.
+    let longest = plan.work.leases.into_iter().max().unwrap_or_default();
+    let lease = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
+    // Listeners keep a subscription to the channel of a lock for half a poll interval.
+    let have_unsubscribed = plan.work.poll_interval < IDLE;
     let mut left = Vec::new();
-    holds_within(idle_time(plan), || {
+    holds_within(IDLE + lease, || {
         let masters = masters();
         let keys = masters.iter().flat_map(|server| used_keys(server, &is_first_capacity));
         let keys = keys.filter(|key| !is_kept_by_idle_workers(plan, key));
         let channels = masters.iter().flat_map(Inspected::channels);
-        let channels = channels.filter(|name| is_left_by_idle_workers(plan, name));
+        let channels = channels.filter(|name| have_unsubscribed && name.starts_with("redisson_"));
         left = keys.chain(channels).map(|what| format!("idle, but there is {what}")).collect();
         left.is_empty()
     });
@@ -82,15 +87,19 @@ pub fn by_idle_workers<S: Inspected>(plan: &Plan, masters: impl Fn() -> Vec<S>) 
 /// Waits a while until all permits are free: idle workers complete requests without an answer in
 /// the background. Killed workers may keep permits.
 pub fn counts<S: Inspected>(masters: impl Fn() -> Vec<S>) -> BTreeMap<String, i64> {
-    let mut counts = BTreeMap::new();
+    let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+    let is_count = |key: &String| key.starts_with(COUNTS) || key.starts_with(LATCHES);
     holds_within(COMPLETED, || {
-        let of_server = |server: &S| {
-            let keys = server.keys().into_iter().filter(|key| is_count(key));
-            let read = |key: String| Some((server.text(&key)?.parse().ok()?, key));
-            keys.filter_map(read).map(|(free, key)| (key, free)).collect::<Vec<_>>()
-        };
-        counts = masters().iter().flat_map(of_server).collect();
-        counts.iter().all(|(name, count)| is_free(name, *count))
+        counts.clear();
+        for server in masters() {
+            for key in server.keys().into_iter().filter(is_count) {
+                if let Some(count) = server.text(&key).and_then(|text| text.parse().ok()) {
+                    counts.insert(key, count);
+                }
+            }
+        }
+        let full = i64::from(CAPACITY);
+        counts.iter().all(|(name, count)| name.starts_with(LATCHES) || *count == full)
     });
     counts
 }
@@ -107,23 +116,23 @@ pub fn by_ended_workers<S: Inspected>(
     let keys = masters.iter().flat_map(Inspected::keys);
     let mut left = acquire(keys.filter_map(|key| abandoned(&key)).collect());
     let mut on_servers = Vec::new();
+    let kept = [COUNTERS, REQUESTS, LATCHES, ROUNDS];
     holds_within(ENDED, || {
-        let left_on = |server| left_on(server, &may_be_capacity);
-        on_servers = masters.iter().flat_map(left_on).collect();
+        on_servers.clear();
+        for server in masters {
+            let keys = used_keys(server, &may_be_capacity).into_iter();
+            let keys = keys.filter(|key| !kept.iter().any(|prefix| key.starts_with(prefix)));
+            on_servers.extend(keys.map(|key| format!("the key {key}")));
+            // Servers and sentinels have channels of their own, whose names begin with `__`.
+            let channels = server.channels().into_iter().filter(|name| !name.starts_with("__"));
+            on_servers.extend(channels.map(|channel| format!("the channel {channel}")));
+            let ours = server.connections().into_iter();
+            on_servers.extend(ours.map(|client| format!("the client {client}")));
+        }
         on_servers.is_empty()
     });
     left.append(&mut on_servers);
     left
-}
-
-fn left_on(server: &impl Inspected, may_be_capacity: &dyn Fn(&str, i64) -> bool) -> Vec<String> {
-    let keys =
-        used_keys(server, may_be_capacity).into_iter().filter(|key| !is_kept_by_ended_workers(key));
-    let keys = keys.map(|key| format!("the key {key}"));
-    let channels = server.channels().into_iter().filter(|name| !is_kept_channel(name));
-    let channels = channels.map(|channel| format!("the channel {channel}"));
-    let ours = server.connections().into_iter().map(|it| format!("the client {it}"));
-    keys.chain(channels).chain(ours).collect()
 }
 
 /// Returns the keys of a server but those of semaphores without permits in use.
@@ -134,13 +143,6 @@ fn used_keys(server: &impl Inspected, may_be_capacity: &dyn Fn(&str, i64) -> boo
 
 fn is_first_capacity(_: &str, capacity: i64) -> bool {
     capacity == i64::from(CAPACITY)
-}
-
-/// Returns the time within which idle workers leave nothing. The locks of killed workers last for
-/// a lease.
-fn idle_time(plan: &Plan) -> Duration {
-    let longest = plan.work.leases.into_iter().max().unwrap_or_default();
-    IDLE + if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO }
 }
 
 /// Whether this key may exist when the workers are idle but still run.
@@ -157,23 +159,6 @@ fn is_kept_by_idle_workers(plan: &Plan, key: &str) -> bool {
     kept.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// Whether idle workers must not be subscribed to this channel.
-///
-/// Listeners keep a subscription to the channel of a lock for half a poll interval.
-fn is_left_by_idle_workers(plan: &Plan, channel: &str) -> bool {
-    channel.starts_with("redisson_") && plan.work.poll_interval < IDLE
-}
-
-/// Whether this key may exist after all workers have ended, and all locks were acquired once.
-fn is_kept_by_ended_workers(key: &str) -> bool {
-    [COUNTERS, REQUESTS, LATCHES, ROUNDS].iter().any(|prefix| key.starts_with(prefix))
-}
-
-/// Whether anybody may still be subscribed to this channel after all workers have ended.
-fn is_kept_channel(channel: &str) -> bool {
-    channel.starts_with("__")
-}
-
 /// Whether this key is no semaphore, or a semaphore with permits in use. `value` reads its value.
 ///
 /// The check of the history knows how many permits of a plain semaphore have to be free.
@@ -185,16 +170,6 @@ fn is_used(
     let free = || value().and_then(|text| text.parse().ok());
     let is_full = || free().is_some_and(|free| may_be_capacity(key, free));
     !(key.starts_with(COUNTS) || (key.starts_with(PERMITS) && is_full()))
-}
-
-/// Whether the value of this key is the count of a plain semaphore or of a latch.
-fn is_count(key: &str) -> bool {
-    key.starts_with(COUNTS) || key.starts_with(LATCHES)
-}
-
-/// Whether no permit of a plain semaphore is in use, if this is one with this count.
-fn is_free(name: &str, count: i64) -> bool {
-    name.starts_with(LATCHES) || count == i64::from(CAPACITY)
 }
 
 /// Returns the lock that another caller has to acquire before this key is gone: a queue lock that

@@ -16,11 +16,12 @@
 //! | `left.rs` | what workers leave on the servers |
 //! | `report.rs` | the report of a run |
 //!
-//! They name each other, `system`, and the harness's `slots` and `subject` as modules of the root,
-//! and depend on no crate but leasehold, fastrand and crc. `system.rs` has all that differs between
-//! the two worlds: the clock, threads, channels, waits, the number of a process, and the store. A
-//! run of the simulation has to be the same with the same seed. So a shared file uses no other
-//! clock, thread, lock or channel, no file, socket or process, and no map without an order.
+//! The shared files name each other, `system`, and the harness's `slots` and `subject` as modules
+//! of the root, and depend on no crate but leasehold, fastrand and crc. `system.rs` has all that
+//! differs between the two worlds: the clock, threads, channels, waits, the number of a process,
+//! and the store. A run of the simulation has to be the same with the same seed. So a shared file
+//! uses no other clock, thread, lock or channel, no file, socket or process, and no map without an
+//! order.
 //!
 //! These files run the histories with real servers and processes:
 //!
@@ -140,28 +141,25 @@ fn soak() {
         let elected = [Layout::One, Layout::Sentinel, Layout::Cluster];
         plans.extend(elected.map(|it| Plan::elections(it, seed, span())));
         plans.retain(|plan| name.as_ref().is_none_or(|name| plan.name == name));
-        for (plan, outcome) in runs(&plans) {
-            match outcome {
-                Some(report) => {
-                    println!("{report}");
-                    counts += report.counts;
-                    failed.extend((!report.violations.is_empty()).then_some(plan));
-                }
-                None => failed.push(plan),
+        for (plan, report) in plans.iter().zip(runs(&plans)) {
+            if let Some(report) = &report {
+                println!("{report}");
+                counts += report.counts;
+            }
+            if report.is_none_or(|report| !report.violations.is_empty()) {
+                failed.push((plan.name, plan.layout, plan.seed));
             }
         }
         seed += 1;
     }
     println!("in all: {counts}");
-    let failed: Vec<_> = failed.iter().map(|p| (p.name, p.layout, p.seed)).collect();
     assert!(failed.is_empty(), "violations or panics in these plans: {failed:?}");
 }
 
 /// Runs several plans at once. Returns the report of each, or `None` if its run panicked.
-fn runs(plans: &[Plan]) -> Vec<(Plan, Option<Report>)> {
+fn runs(plans: &[Plan]) -> Vec<Option<Report>> {
     std::thread::scope(|scope| {
-        let start = |plan| (plan, scope.spawn(move || run(plan)));
-        let started: Vec<_> = plans.iter().map(start).collect();
-        started.into_iter().map(|(plan, thread)| (plan.clone(), thread.join().ok())).collect()
+        let started: Vec<_> = plans.iter().map(|plan| scope.spawn(move || run(plan))).collect();
+        started.into_iter().map(|thread| thread.join().ok()).collect()
     })
 }

@@ -85,11 +85,10 @@ impl<'a> Nemesis<'a> {
         let (fault, beside) = self.schedule.next();
         self.deployment.identify();
         let from = now();
-        let begun: Vec<_> = [Some(fault), beside]
-            .into_iter()
-            .flatten()
-            .map(|fault| (fault, self.begin(fault, workers)))
-            .collect();
+        let mut begun = Vec::new();
+        for fault in [Some(fault), beside].into_iter().flatten() {
+            begun.push((fault, self.begin(fault, workers)));
+        }
         self.schedule.wait_out();
         self.end(workers, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let until = now();
@@ -150,9 +149,9 @@ impl<'a> Nemesis<'a> {
                 let requests = late == Fault::LateRequests;
                 let direction = if requests { Direction::Requests } else { Direction::Replies };
                 let whose = whose(member);
-                self.deployment.fronts().for_each(|front| {
+                for front in self.deployment.fronts() {
                     front.set_for(whose.clone(), direction, Flow::Hold);
-                });
+                }
             }
         }
         Impact::on_all_slots(Affected::Worker(workers.index(worker)), Effect::Delays)
@@ -165,18 +164,16 @@ impl<'a> Nemesis<'a> {
                 Fault::CutOffSubscribers => server.gate().keep_apart(&Connections::Subscribers),
                 // Only once: a request may fail if its connection is killed twice.
                 Fault::KillConnections => kill(server, false),
-                Fault::KillSubscribers => self.kill_subscribers_repeatedly(server),
+                Fault::KillSubscribers => {
+                    for _ in 0..CUTS {
+                        kill(server, true);
+                        self.schedule.pause(0..50);
+                    }
+                }
                 _ => server.ask::<()>(&["SCRIPT", "FLUSH"]),
             }
         }
         Impact::on_all_slots(Affected::Nobody, Effect::Delays)
-    }
-
-    fn kill_subscribers_repeatedly(&mut self, server: &Server) {
-        for _ in 0..CUTS {
-            kill(server, true);
-            self.schedule.pause(0..50);
-        }
     }
 
     fn begin_on_lock(&mut self, fault: Fault) -> Impact {
@@ -233,7 +230,9 @@ impl<'a> Nemesis<'a> {
     /// Calls `act` with every proxy and each of the first `count` workers.
     fn for_each_proxy(&self, count: usize, workers: &Workers, act: impl Fn(&Proxy, Connections)) {
         for front in self.deployment.fronts() {
-            (0..count).for_each(|worker| act(front, whose(workers.member(worker))));
+            for worker in 0..count {
+                act(front, whose(workers.member(worker)));
+            }
         }
     }
 
@@ -261,7 +260,11 @@ impl<'a> Nemesis<'a> {
     fn begin_on_master(&mut self, fault: Fault, workers: &mut Workers) -> Impact {
         let masters = self.deployment.masters();
         let master = *self.schedule.rng.choice(&masters).expect("there is a master");
-        let (replica, slots) = (self.replica_of(master), self.deployment.slots_of(master));
+        let replica = match self.schedule.plan.layout {
+            Layout::Cluster => self.deployment.cluster().replica_of(master),
+            _ => self.deployment.replicas().first().copied().expect("there is a replica"),
+        };
+        let slots = self.deployment.slots_of(master);
         let mut effect = Effect::LosesHolds;
         match fault {
             Fault::FailOver => effect = self.deployment.fail_over(master),
@@ -284,13 +287,6 @@ impl<'a> Nemesis<'a> {
             self.deployment.cut_off_client(&workers.member(worker), |server| {
                 inside(server) != (worker == chosen)
             });
-        }
-    }
-
-    fn replica_of(&self, master: &Server) -> &'a Server {
-        match self.schedule.plan.layout {
-            Layout::Cluster => self.deployment.cluster().replica_of(master),
-            _ => self.deployment.replicas().first().copied().expect("there is a replica"),
         }
     }
 

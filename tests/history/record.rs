@@ -212,19 +212,19 @@ impl Seen {
 }
 
 impl Request {
+    /// Whether the lock is of this kind.
+    fn is_of(&self, kind: Kind) -> bool {
+        self.lock.starts_with(&kind.to_string())
+    }
+
     /// Whether the lock is fair, so that callers of all processes queue.
     pub fn is_fair(&self) -> bool {
-        self.lock.starts_with(&Kind::Fair.to_string())
+        self.is_of(Kind::Fair)
     }
 
     /// Whether the lock is a queue lock, as that of an election is.
     pub fn is_queued(&self) -> bool {
-        self.is_elected() || self.lock.starts_with(&Kind::Queued.to_string())
-    }
-
-    /// Whether the lock is that of an election.
-    pub fn is_elected(&self) -> bool {
-        self.lock.starts_with(&Kind::Election.to_string())
+        self.is_of(Kind::Election) || self.is_of(Kind::Queued)
     }
 
     /// Whether the call only reads the leader of an election.
@@ -257,17 +257,17 @@ impl Request {
 
     /// Whether the lock is a semaphore with leased permits.
     pub fn is_leased(&self) -> bool {
-        self.lock.starts_with(&Kind::Semaphore.to_string())
+        self.is_of(Kind::Semaphore)
     }
 
     /// Whether the lock is a latch, which nobody holds.
     pub fn is_latch(&self) -> bool {
-        self.lock.starts_with(&Kind::Latch.to_string())
+        self.is_of(Kind::Latch)
     }
 
     /// Whether the lock is a plain semaphore, of which Redis only has a count.
     pub fn is_counted(&self) -> bool {
-        self.lock.starts_with(&Kind::Count.to_string())
+        self.is_of(Kind::Count)
     }
 
     fn line(&self) -> String {
@@ -337,18 +337,15 @@ fn number(words: &mut SplitWhitespace<'_>) -> Option<u64> {
 #[test]
 fn a_line_is_parsed_into_the_record_that_wrote_it() {
     let request = |lease, max_hold, min_hold| {
-        let lock = "rw:1".to_owned();
-        let (max_wait, cancelled, weight, permits) = (20, true, 7, 2);
-        let (verb, shared) = (Verb::CountDown, true);
         Event::Asks(Request {
-            lock,
-            verb,
-            shared,
+            lock: "rw:1".to_owned(),
+            verb: Verb::CountDown,
+            shared: true,
             lease,
-            max_wait,
-            cancelled,
-            weight,
-            permits,
+            max_wait: 20,
+            cancelled: true,
+            weight: 7,
+            permits: 2,
             max_hold,
             min_hold,
             value: 91,

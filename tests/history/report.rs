@@ -70,22 +70,20 @@ impl AddAssign for Counts {
     }
 }
 
-/// Two holds with the same token, which the check of tokens judges, may lose an update.
-fn lost_updates(plan: &Plan, history: &History, accounts: &[Account]) -> Vec<Violation> {
-    let fenced = accounts.iter().filter(|_| plan.work.fenced);
-    let lost = fenced.filter(|account| {
-        account.lost() > 0 && account.lost() > history.repeated_tokens(&account.name) as u64
-    });
-    lost.map(|account| Promise::Updates.violation(format!("{account:?}"))).collect()
-}
-
 impl Report {
     /// Runs the checks of a history.
     ///
     /// `left` has a text for everything that was left behind.
     pub fn of(plan: &Plan, history: &History, accounts: Vec<Account>, left: &[String]) -> Report {
         let Findings { mut violations, longest_wait } = history.findings();
-        violations.extend(lost_updates(plan, history, &accounts));
+        if plan.work.fenced {
+            // Two holds with the same token, which the check of tokens judges, may lose an update.
+            for account in accounts.iter().filter(|account| account.lost() > 0) {
+                if account.lost() > history.repeated_tokens(&account.name) as u64 {
+                    violations.push(Promise::Updates.violation(format!("{account:?}")));
+                }
+            }
+        }
         violations.extend(left.iter().map(|text| Promise::Leftovers.violation(text)));
         let mut kinds_of_faults = BTreeMap::new();
         for disturbance in &history.disturbances {
@@ -103,17 +101,14 @@ impl Report {
             faults: history.disturbances.len() - quiet - stalls,
             violations: violations.len(),
         };
-        let (plan, disturbances) = (plan.clone(), history.disturbances.clone());
-        let longest_wait = (longest_wait, history.bounds.wait());
-        let longest_stall = history.longest_stall(0, Nanos::MAX);
         Report {
-            plan,
+            plan: plan.clone(),
             counts,
             kinds_of_faults,
             accounts,
-            longest_wait,
-            longest_stall,
-            disturbances,
+            longest_wait: (longest_wait, history.bounds.wait()),
+            longest_stall: history.longest_stall(0, Nanos::MAX),
+            disturbances: history.disturbances.clone(),
             violations,
         }
     }
@@ -158,8 +153,10 @@ impl fmt::Display for Report {
         for violation in self.violations.iter().take(PRINTED) {
             writeln!(f, "  {violation}")?;
         }
-        for disturbance in self.disturbances.iter().filter(|_| !self.violations.is_empty()) {
-            writeln!(f, "  {disturbance}")?;
+        if !self.violations.is_empty() {
+            for disturbance in &self.disturbances {
+                writeln!(f, "  {disturbance}")?;
+            }
         }
         Ok(())
     }

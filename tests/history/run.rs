@@ -44,7 +44,9 @@ pub fn run(plan: &Plan) -> Report {
     };
     stalls.retain(|stall| !disturbances.iter().any(|it| stops(it, stall)));
     let mut history = History { disturbances, stalls, bounds, counts, ..History::default() };
-    workers.finish().for_each(|(worker, records)| history.add(worker, records));
+    for (worker, records) in workers.finish() {
+        history.add(worker, records);
+    }
     history.add_long_stalls();
     left.append(&mut workers.leftovers);
     if left.is_empty() {

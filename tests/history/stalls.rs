@@ -50,11 +50,12 @@ impl Probe {
     /// Starts to ask the servers with these sockets.
     pub fn start(sockets: impl IntoIterator<Item = PathBuf>) -> Probe {
         let stop = Arc::new(AtomicBool::new(false));
-        let threads = sockets.into_iter().map(|socket| {
+        let mut threads = Vec::new();
+        for socket in sockets {
             let stop = Arc::clone(&stop);
-            thread::spawn(move || stalls_of(&socket, &stop))
-        });
-        Probe { threads: threads.collect(), stop }
+            threads.push(thread::spawn(move || stalls_of(&socket, &stop)));
+        }
+        Probe { threads, stop }
     }
 
     /// Ends the threads, and returns what they have noticed.

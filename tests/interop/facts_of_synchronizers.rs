@@ -64,7 +64,7 @@ fn ten_thousand_expired_permits_break_all_verbs_but_an_acquire() {
         let error = redisson.fails("too-many", &format!("{verb} permits"));
         assert!(error.contains("too many results to unpack"), "{verb}: {error}");
     }
-    // It takes the free permit, and reclaims one of the 10,000.
+    // An acquire takes the free permit, and reclaims one of the 10,000.
     redisson.does("too-many", "try permits 1");
     assert_eq!(redisson.value("too-many"), Some(1));
 }
@@ -226,8 +226,7 @@ fn ids_of_ours_count_and_can_be_renewed_and_released() {
 #[test]
 fn a_latch_with_a_hash_tag_fails_in_a_cluster() {
     let cluster = Cluster::start(3, 0);
-    let place = format!("cluster={}", cluster.urls().join(","));
-    let java = with_java!(Java::start_at(&place, NEVER));
+    let java = with_java!(Java::start_in(&cluster, NEVER));
     for order in ["set latch a{b}c 1", "down latch a{b}c", "delete latch a{b}c"] {
         let error = java.order("t", order).answer().expect_err("Redisson throws");
         assert!(error.contains("CROSSSLOT"), "{order}: {error}");

@@ -2,9 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "the tests use a part")]
 
-use crate::harness::Server;
 use crate::harness::spawned::Spawned;
 use crate::harness::wait::holds_within;
+use crate::harness::{Cluster, Server};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
@@ -19,24 +19,21 @@ use std::time::Duration;
 const BOUND: Duration = Duration::from_secs(150);
 
 /// Returns the class path of the driver, or `None` without a JDK or Maven.
+///
+/// Panics instead of `None` if `LEASEHOLD_INTEROP` is set and not empty.
 fn class_path() -> Option<&'static str> {
     static PATH: OnceLock<Option<String>> = OnceLock::new();
     let build = || {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/script/interop");
         let built = Command::new(script).output().expect("script/interop can be run");
-        let errors = String::from_utf8_lossy(&built.stderr).into_owned();
+        let required = std::env::var_os("LEASEHOLD_INTEROP").unwrap_or_default();
         match built.status.code() {
             Some(0) => Some(String::from_utf8_lossy(&built.stdout).trim().to_owned()),
-            Some(3) if !is_required() => None,
-            _ => panic!("script/interop: {errors}"),
+            Some(3) if required.is_empty() => None,
+            _ => panic!("script/interop: {}", String::from_utf8_lossy(&built.stderr)),
         }
     };
     PATH.get_or_init(build).as_deref()
-}
-
-/// Returns whether `LEASEHOLD_INTEROP` is set and not empty.
-fn is_required() -> bool {
-    std::env::var_os("LEASEHOLD_INTEROP").is_some_and(|value| !value.is_empty())
 }
 
 /// The senders of answers by session and thread: `ok` values or error texts.
@@ -89,8 +86,9 @@ impl Process {
         let answers = Answers::default();
         let shared = Arc::clone(&answers);
         thread::spawn(move || {
-            let lines = BufReader::new(output).lines();
-            lines.map_while(Result::ok).for_each(|line| deliver(&shared, &line));
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                deliver(&shared, &line);
+            }
             // The process has ended, so its open orders get no answer.
             shared.lock().expect("no panic").clear();
         });
@@ -119,6 +117,11 @@ impl Java {
     /// Opens a session like `start`, in a process that can be killed.
     pub fn start_alone(servers: &[&Server], watchdog: Duration) -> Option<Java> {
         Some(Java::open(Process::start()?, &urls(servers), watchdog))
+    }
+
+    /// Opens a session like `start`, for a cluster.
+    pub fn start_in(cluster: &Cluster, watchdog: Duration) -> Option<Java> {
+        Java::start_at(&format!("cluster={}", cluster.urls().join(",")), watchdog)
     }
 
     /// Opens a session like `start`, for any deployment.
@@ -193,9 +196,11 @@ fn deliver(answers: &Answers, line: &str) {
     let (thread, how) = (words.next().unwrap_or_default(), words.next());
     let rest = words.next().unwrap_or_default().to_owned();
     let waiting = answers.lock().expect("no panic").remove(thread);
-    let answer = if how == Some("ok") { Ok(rest) } else { Err(rest) };
     // Other lines are output of the Java virtual machine.
-    waiting.into_iter().for_each(|waiting| drop(waiting.send(answer.clone())));
+    if let Some(waiting) = waiting {
+        // The test may have ended.
+        let _ = waiting.send(if how == Some("ok") { Ok(rest) } else { Err(rest) });
+    }
 }
 
 impl Ordered {

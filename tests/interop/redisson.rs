@@ -8,6 +8,7 @@ use crate::harness::faults::{NEVER, build, owners, patient};
 use crate::harness::process::{self, ChildProcess};
 use crate::harness::{Server, eventually, exists, in_time, pttl};
 use crate::java::Java;
+use crate::shared::with_java;
 use leasehold::kind::{Fair, Fenced, LockKind, Plain, Spin, Write};
 use leasehold::{Client, Guard, Lock, LockInfo, MultiGuard, MultiLock, RedLock, Result};
 use std::sync::Mutex;
@@ -31,16 +32,6 @@ fn both_with(watchdog: Duration, start: fn(&[&Server], Duration) -> Option<Java>
     let java = start(&[&server], watchdog)?;
     let rust = build(patient(server.url()).watchdog_timeout(watchdog));
     Some(Both { server, rust, java })
-}
-
-/// Ends the test early without Java.
-macro_rules! with_java {
-    ($both:expr) => {
-        match $both {
-            Some(both) => both,
-            None => return,
-        }
-    };
 }
 
 #[test]
@@ -69,11 +60,16 @@ impl Both {
         self.server.calls("evalsha")
     }
 
+    /// Returns the number of callers in the queue of the fair lock `a`.
+    fn queue_length(&self) -> usize {
+        self.server.ask(&["LLEN", "redisson_lock_queue:{a}"])
+    }
+
     /// Blocks until a caller of leasehold waits for the lock `a` of this kind.
     fn await_rust(&self, kind: &str, calls_before: u64) {
         eventually("a caller waits", || match kind {
             "spin" => self.calls() > calls_before + 3,
-            "fair" => self.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]) > 0,
+            "fair" => self.queue_length() > 0,
             "write" => self.server.numsub("redisson_rwlock:{a}") > 0,
             _ => self.server.numsub("redisson_lock__channel:{a}") > 0,
         });
@@ -343,7 +339,6 @@ fn fixed_leases_end_on_both_sides() {
 fn a_fair_queue_of_both_is_served_in_order() {
     let both = with_java!(both());
     let (lock, order) = (both.rust.fair_lock("a"), Mutex::new(Vec::new()));
-    let length = || both.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]);
     let guard = lock.lock().expect("free");
     thread::scope(|scope| {
         for number in 0..6 {
@@ -361,7 +356,7 @@ fn a_fair_queue_of_both_is_served_in_order() {
                     guard.unlock().expect("held");
                 }
             });
-            eventually("the thread is in the queue", || length() == number + 1);
+            eventually("the thread is in the queue", || both.queue_length() == number + 1);
         }
         guard.unlock().expect("held");
     });
@@ -374,14 +369,13 @@ fn a_waiter_that_leaves_a_mixed_fair_queue_delays_no_other() {
     let both = with_java!(both());
     let lock = both.rust.fair_lock("a");
     both.java.does("holder", "lock fair a");
-    let length = || both.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]);
     thread::scope(|scope| {
         let leaving = scope.spawn(|| lock.try_lock_for_owned(Duration::from_millis(600)));
-        eventually("Rust is in the queue", || length() == 1);
+        eventually("Rust is in the queue", || both.queue_length() == 1);
         let waiting = both.java.order("t", "lock fair a");
-        eventually("Java is in the queue behind Rust", || length() == 2);
+        eventually("Java is in the queue behind Rust", || both.queue_length() == 2);
         assert!(in_time("Rust gives up", leaving).expect("an answer").is_none());
-        eventually("Rust leaves the queue", || length() == 1);
+        eventually("Rust leaves the queue", || both.queue_length() == 1);
         both.java.does("holder", "unlock fair a");
         assert_eq!(waiting.answer(), Ok("locked".to_owned()));
         both.java.does("t", "unlock fair a");
@@ -467,7 +461,7 @@ fn a_writer_that_keeps_its_read_lock_admits_readers_of_the_other_side() {
 fn the_remaining_reader_determines_the_lease() {
     let both = with_java!(both());
     let (java, lock) = (&both.java, both.rust.rw_lock("a"));
-    let left = || both.server.ask::<i64>(&["PTTL", "a"]);
+    let left = || pttl(&both.server, "a");
     let long = lock.read_lock().with_lease(NEVER).lock().expect("free");
     java.does("r", "lease read a 20000");
     java.does("r", "unlock read a");
@@ -691,5 +685,7 @@ fn holders_and_waiters_of_redisson_are_shown() {
         both.java.does("t", &format!("unlock {kind} {kind}"));
         both.java.does("t", &format!("unlock {kind} {kind}"));
     }
-    waits.into_iter().for_each(|waits| assert!(waits.answer().is_ok()));
+    for waits in waits {
+        assert!(waits.answer().is_ok());
+    }
 }

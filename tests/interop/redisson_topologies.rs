@@ -4,9 +4,11 @@
 //! the messages of the other side. Without a JDK or Maven each test prints that it is skipped; with
 //! `LEASEHOLD_INTEROP` set that is a failure.
 
+use crate::harness::faults::channel_of;
 use crate::harness::replicated::MASTER;
 use crate::harness::{Cluster, Replicated, Server, eventually, in_time};
 use crate::java::Java;
+use crate::shared::with_java;
 use leasehold::{Builder, Client};
 use std::thread;
 use std::time::Duration;
@@ -21,13 +23,8 @@ fn patient(builder: Builder) -> Client {
 
 /// Returns whether the lock's channel, sharded or not, has a subscriber at these servers.
 fn is_subscribed<'a>(servers: impl IntoIterator<Item = &'a Server>, name: &str) -> bool {
-    let channel = format!("redisson_lock__channel:{{{name}}}");
-    servers.into_iter().any(|server| {
-        ["NUMSUB", "SHARDNUMSUB"].iter().any(|how| {
-            let reply: Option<(String, usize)> = server.try_ask(&["PUBSUB", how, &channel]);
-            reply.is_some_and(|(_, count)| count > 0)
-        })
-    })
+    let channel = channel_of(name);
+    servers.into_iter().any(|server| server.listeners(&channel) > 0)
 }
 
 /// Asserts that each side, when it releases the lock, wakes a waiter of the other.
@@ -56,8 +53,7 @@ fn wake_each_other(java: &Java, rust: &Client, name: &str, is_subscribed: impl F
 #[test]
 fn both_sides_wake_each_other_on_every_node_of_a_cluster() {
     let cluster = Cluster::start(3, 0);
-    let place = format!("cluster={}", cluster.urls().join(","));
-    let Some(java) = Java::start_at(&place, NEVER) else { return };
+    let java = with_java!(Java::start_in(&cluster, NEVER));
     let short = Client::builder().cluster(cluster.urls()).poll_interval(Duration::from_secs(1));
     let short = short.watchdog_timeout(NEVER).build().expect("the cluster is well");
     for node in cluster.nodes() {
@@ -82,7 +78,7 @@ fn both_sides_wake_each_other_on_every_node_of_a_cluster() {
 fn both_sides_exclude_each_other_before_and_after_a_fail_over() {
     let servers = Replicated::start(1, 3);
     let place = format!("{MASTER}={}", servers.sentinel_urls().join(","));
-    let Some(java) = Java::start_at(&place, NEVER) else { return };
+    let java = with_java!(Java::start_at(&place, NEVER));
     let builder = Client::builder().sentinel(MASTER, servers.sentinel_urls());
     let rust = builder.poll_interval(Duration::from_secs(1)).watchdog_timeout(NEVER).build();
     let rust = rust.expect("there is a master");

@@ -50,13 +50,6 @@ impl Sides<'_> {
         self.java.does(name, &with_name(order, name))
     }
 
-    /// Blocks until a client waits for the semaphore or latch of that kind.
-    fn await_waiter(&self, order: &str, name: &str) {
-        let channel = channel_of(order, name);
-        let is_subscribed = |server: &Server| server.listeners(&channel) > 0;
-        eventually("a client subscribes", || self.servers.iter().any(is_subscribed));
-    }
-
     /// Executes the orders before the wait, and returns the last answer.
     fn prepare(&self, name: &str, setup: &[&str]) -> String {
         setup.iter().fold(String::new(), |_, order| self.does(name, order))
@@ -65,29 +58,26 @@ impl Sides<'_> {
     /// Asserts that a change by Redisson wakes a waiter of leasehold.
     fn java_wakes_rust(&self, name: &str, case: &Wakes) {
         let order = case.order.replace("{}", &self.prepare(name, case.setup));
+        let channel = channel_of(&order, name);
+        let is_awaited = || self.servers.iter().any(|server| server.listeners(&channel) > 0);
         thread::scope(|scope| {
             let waits = scope.spawn(|| (case.rust)(self.rust, name));
-            self.await_waiter(&order, name);
+            eventually("leasehold subscribes", is_awaited);
             assert!(!waits.is_finished(), "leasehold waits");
             self.does(name, &order);
             in_time(&order, waits);
         });
     }
 
-    /// Asserts that a change by leasehold wakes a waiter of Redisson.
-    fn rust_wakes_java(&self, name: &str, case: &Wakes) {
-        self.prepare(name, case.setup);
-        self.wakes_java(name, case.order, || (case.rust)(self.rust, name));
-    }
-
     /// Asserts that the end of a permit of leasehold wakes a waiter of Redisson.
     fn end_wakes_java(&self, name: &str, end: fn(Permit)) {
         self.prepare(name, &["set permits 2"]);
         let permit = self.rust.semaphore(name).acquire().expect("it is free");
-        self.wakes_java(name, "acquire permits 2", || end(permit));
+        self.rust_wakes_java(name, "acquire permits 2", || end(permit));
     }
 
-    fn wakes_java<T>(&self, name: &str, order: &str, change: impl FnOnce() -> T) {
+    /// Asserts that a change by leasehold wakes a waiter of Redisson.
+    fn rust_wakes_java<T>(&self, name: &str, order: &str, change: impl FnOnce() -> T) {
         let waits = self.java.order("waiter", &with_name(order, name));
         eventually("Redisson waits", || self.java.is_parked("waiter"));
         let _kept = change();
@@ -100,7 +90,9 @@ impl Sides<'_> {
             self.java_wakes_rust(&name(&format!("java-{number}-")), case);
         }
         for (number, case) in RUST_WAKES_JAVA.iter().enumerate() {
-            self.rust_wakes_java(&name(&format!("rust-{number}-")), case);
+            let name = name(&format!("rust-{number}-"));
+            self.prepare(&name, case.setup);
+            self.rust_wakes_java(&name, case.order, || (case.rust)(self.rust, &name));
         }
         self.end_wakes_java(&name("drop-"), drop);
         self.end_wakes_java(&name("release-"), |permit| permit.release().expect("held"));
@@ -229,8 +221,7 @@ fn each_side_wakes_the_other_on_one_server() {
 #[test]
 fn each_side_wakes_the_other_on_every_node_of_a_cluster() {
     let cluster = Cluster::start(3, 0);
-    let place = format!("cluster={}", cluster.urls().join(","));
-    let java = with_java!(Java::start_at(&place, NEVER));
+    let java = with_java!(Java::start_in(&cluster, NEVER));
     let rust = Client::builder().cluster(cluster.urls());
     let rust = build(rust.poll_interval(NEVER).watchdog_timeout(NEVER));
     let sides = Sides { java: &java, rust: &rust, servers: cluster.nodes() };

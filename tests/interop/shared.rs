@@ -3,15 +3,12 @@
 #![allow(unreachable_pub, reason = "the tests use a part")]
 
 use crate::harness::faults::NEVER;
-use crate::harness::{Server, eventually};
+use crate::harness::{Server, eventually, redisson};
 use crate::java::{Java, Ordered};
 
 /// An id of 16 bytes, as the library makes them, and the same id as text for Java.
 const ID: &str = "leasehold-permit";
 pub const ID_FOR_JAVA: &str = "6c65617365686f6c642d7065726d6974";
-
-/// The score of a permit of Redisson that never expires.
-const NO_EXPIRY: &str = "922337203685477";
 
 /// A server and a client of Redisson.
 pub struct Redisson {
@@ -75,8 +72,8 @@ impl Redisson {
 
     /// Adds a permit with our id, which never expires, to a semaphore.
     pub fn add_ours(&self, name: &str) {
-        let timeouts = format!("{{{name}}}:timeout");
-        assert_eq!(self.server.ask::<usize>(&["ZADD", &timeouts, NO_EXPIRY, ID]), 1);
+        let (timeouts, never) = (format!("{{{name}}}:timeout"), redisson::NEVER.to_string());
+        assert_eq!(self.server.ask::<usize>(&["ZADD", &timeouts, &never, ID]), 1);
     }
 }
 

@@ -98,6 +98,18 @@ const OTHER: i32 = 2;
 /// The child has not ended in time.
 const HANGS: i32 = 255;
 
+/// Drops a copy of the value in a forked child, and returns the value of this process.
+#[track_caller]
+fn drop_in_child<T>(what: &str, value: T) -> T {
+    let mut copy = Some(value);
+    let code = in_child(|| {
+        drop(copy.take());
+        SUCCESS
+    });
+    assert_eq!(code, SUCCESS, "{what}: a drop in a child");
+    copy.expect("the child has taken only its copy")
+}
+
 /// Runs `act` in a forked child and returns the exit code.
 pub(crate) fn in_child(act: impl FnOnce() -> i32) -> i32 {
     match fork().expect("the process can be forked") {
@@ -125,9 +137,10 @@ fn a_child_is_refused_and_takes_nothing_from_its_parent() {
     let client = client_of(&server);
     for (what, act, is_refused) in ACTS {
         let lock = client.lock("a");
-        let mut guard = Some(lock.lock_owned().expect("the lock is free"));
+        let guard = lock.lock_owned().expect("the lock is free");
         // Starts the events thread of the parent; the drop of the child's copy must not use it.
-        guard.iter().for_each(|guard| guard.on_lost(|| ()));
+        guard.on_lost(|| ());
+        let mut guard = Some(guard);
         // A child has the queue entry of the waiter, but not its thread.
         let behind = lock.clone();
         let waiter = sleeping("waiter", move || behind.lock()?.unlock());
@@ -220,15 +233,7 @@ macro_rules! assert_refused_in_children {
         let extends: Vec<Verb<'_>> =
             vec![("Guard::extend", Box::new(|| mem::ManuallyDrop::new(copy()).extend(MINUTE)))];
         assert_eq!(first_accepted(extends), None, "{kind}");
-        assert_eq!(
-            in_child(|| {
-                drop(copy());
-                SUCCESS
-            }),
-            SUCCESS,
-            "{kind}: a drop"
-        );
-        let guard = copy();
+        let guard = drop_in_child(kind, copy());
         assert!(guard.is_held(), "{kind}: the parent's hold");
         guard.unlock().expect("the parent holds the lock");
         join(waiter).expect("the waiter gets the lock");
@@ -275,18 +280,9 @@ fn every_verb_of_a_red_lock_is_refused_in_a_child() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let clients: Vec<_> = servers.iter().map(client_of).collect();
     assert_refused_in_children!("red", RedLock::new(clients.clone(), "a"));
-    let mut guard =
-        Some(RedLock::new(clients.clone(), "a").lock_owned().expect("the lock is free"));
-    let mut copies = Some(clients);
-    let code = in_child(|| {
-        drop((guard.take(), copies.take()));
-        SUCCESS
-    });
-    assert_eq!(code, SUCCESS, "the last drop of a client with a hold");
-    let (guard, clients) = (
-        guard.expect("the child has taken only its copy"),
-        copies.expect("the child has taken only its copy"),
-    );
+    let guard = RedLock::new(clients.clone(), "a").lock_owned().expect("the lock is free");
+    let (guard, clients) =
+        drop_in_child("the last handles of clients with a hold", (guard, clients));
     // A child may create clients of its own.
     let code = in_child(|| {
         let clients: Vec<_> = servers.iter().map(client_of).collect();
@@ -294,12 +290,16 @@ fn every_verb_of_a_red_lock_is_refused_in_a_child() {
         let is_refused = lock.try_lock().expect("a reply").is_none();
         let other = RedLock::new(clients.clone(), "b").lock().expect("the lock is free");
         let is_released = other.unlock().is_ok();
-        clients.iter().for_each(Client::close);
+        for client in &clients {
+            client.close();
+        }
         if is_refused && is_released { SUCCESS } else { OTHER }
     });
     assert_eq!(code, SUCCESS, "clients of the child");
     guard.unlock().expect("the lock is held");
-    clients.iter().for_each(Client::close);
+    for client in &clients {
+        client.close();
+    }
     eventually("all locks are free", || servers.iter().all(|server| server.keys().is_empty()));
 }
 
@@ -311,7 +311,7 @@ fn every_verb_of_elections_is_refused_in_a_child() {
     let server = Server::start();
     let client = client_of(&server);
     let election = client.election("a").with_value("x");
-    let mut term = Some(election.campaign().expect("nobody leads"));
+    let term = election.campaign().expect("nobody leads");
     let behind = election.clone();
     let waiter = sleeping("waiter", move || behind.campaign());
     let stop = leasehold::CancelToken::new();
@@ -325,12 +325,7 @@ fn every_verb_of_elections_is_refused_in_a_child() {
         ("Election::observe", Box::new(|| election.observe().map(drop))),
     ];
     assert_eq!(first_accepted(verbs), None);
-    let drops = || {
-        drop(term.take());
-        SUCCESS
-    };
-    assert_eq!(in_child(drops), SUCCESS, "a child that drops");
-    let term = term.expect("the child has taken only its copy");
+    let term = drop_in_child("a term", term);
     let leader = election.leader().expect("the server answers").expect("a leader");
     assert_eq!((leader.value(), leader.token()), ("x", term.token()));
     term.resign().expect("the parent has the term");
@@ -349,7 +344,7 @@ fn every_verb_of_semaphores_and_latches_is_refused_in_a_child() {
     let (stock, latch) = (client.plain_semaphore("stock"), client.latch("latch"));
     stock.release(2).expect("the server answers");
     assert!(latch.try_set_count(2).expect("the server answers"));
-    let mut held = Some((jobs.acquire().expect("it is free"), latch.count_down_on_drop()));
+    let held = (jobs.acquire().expect("it is free"), latch.count_down_on_drop());
     // A child has the place of the waiter, but not its thread.
     let (behind, opens) = (stock.clone(), latch.clone());
     let waiter = sleeping("waiter", move || behind.acquire(3));
@@ -380,14 +375,9 @@ fn every_verb_of_semaphores_and_latches_is_refused_in_a_child() {
         ("CountDownLatch::waiting", Box::new(|| latch.waiting().map(drop))),
     ];
     assert_eq!(first_accepted(verbs), None);
-    let drops = || {
-        drop(held.take());
-        SUCCESS
-    };
-    assert_eq!(in_child(drops), SUCCESS, "a child that drops");
+    let (permit, done) = drop_in_child("a permit and a guard of a latch", held);
     assert_eq!(stock.available().expect("the server answers"), 2);
     assert_eq!(latch.count().expect("the server answers"), 2);
-    let (permit, done) = held.expect("the child has taken only its copy");
     assert!(permit.is_held() && permit.check().is_ok());
     permit.release().expect("the parent has the permit");
     stock.release(1).expect("the server answers");

@@ -138,7 +138,9 @@ fn observe_once(role: &Role) {
         receiver
     };
     let kept = observe(0);
-    (1..300).for_each(|number| drop(observe(number)));
+    for number in 1..300 {
+        drop(observe(number));
+    }
     eventually("one thread observes", || observers() == 1);
     let term = client.election("a0").campaign().expect("nobody leads");
     let leads = |state: Option<Leader>| state.is_some_and(|it| it.token() == term.token());
@@ -146,7 +148,7 @@ fn observe_once(role: &Role) {
     drop(kept);
     drop(term);
     eventually("the thread ends", || observers() == 0);
-    // A later observer starts it again.
+    // A later observer starts the thread again.
     let again = client.election("a0").observe().expect("an answer");
     assert_eq!(again.recv(), Ok(None));
     eventually("a thread observes", || observers() == 1);
@@ -181,7 +183,9 @@ fn listen(role: &Role) {
         }
     });
     eventually("one thread is left", || events_threads() == 1);
-    (0..8).for_each(|number| client.lock(number.to_string()).unlock().expect("a detached hold"));
+    for number in 0..8 {
+        client.lock(number.to_string()).unlock().expect("a detached hold");
+    }
 }
 
 #[test]
@@ -303,30 +307,27 @@ fn open_many(role: &Role) {
         drop(client.lock(format!("lock {}", number % 7)).lock().expect("the lock is free"));
     }
     let clients: Vec<_> = (0..100).map(|_| open()).collect();
-    let guards = clients.iter().enumerate();
-    let guards: Vec<_> = guards
-        .map(|(number, client)| {
-            client.lock(format!("own {number}")).lock().expect("the lock is free")
-        })
-        .collect();
+    let take = |(number, client): (usize, &Client)| {
+        client.lock(format!("own {number}")).lock().expect("the lock is free")
+    };
+    let guards: Vec<_> = clients.iter().enumerate().map(take).collect();
     drop(clients);
     assert!(guards.iter().all(leasehold::Guard::is_held), "guards keep their client alive");
 }
 
 #[test]
 fn nothing_is_left_after_a_close_without_a_server() {
-    let server = Server::start();
-    run_without_its_server("lose the server", &server);
+    run_without_its_server("lose the server");
 }
 
 #[test]
 fn nothing_is_left_after_a_drop_without_a_server() {
-    let server = Server::start();
-    run_without_its_server("drop without a server", &server);
+    run_without_its_server("drop without a server");
 }
 
 /// Runs a scenario in a child process and kills the server during the scenario.
-fn run_without_its_server(scenario: &str, server: &Server) {
+fn run_without_its_server(scenario: &str) {
+    let server = Server::start();
     let mut child = ChildProcess::start("leftovers::child_entry", scenario, &[&server.url()]);
     child.expect_line("ready");
     server.kill();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::{Acquired, Client, Events, Lost, Result};
 
 use crate::harness::process::alone;
-use crate::harness::{Server, eventually, exists};
+use crate::harness::{Server, eventually, eventually_some, exists};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -34,9 +34,10 @@ impl KeyRecorder {
 
     /// Waits for a line with this text, and returns its target and its key-values.
     fn wait_for(&self, text: &str) -> (String, BTreeMap<String, String>) {
-        let find = || self.lines().iter().find(|line| line.text.contains(text)).cloned();
-        eventually(text, || find().is_some());
-        find().map(|line| (line.target, line.keys)).expect("the line was found")
+        let line = eventually_some(text, || {
+            self.lines().iter().find(|line| line.text.contains(text)).cloned()
+        });
+        (line.target, line.keys)
     }
 }
 

@@ -91,7 +91,7 @@ fn a_logger_may_use_the_only_connection_of_its_client() -> Result<()> {
     let of_logger = Arc::clone(&client);
     log_with(move |text| {
         let Some(client) = of_logger.get() else { return };
-        // Its own call may log too.
+        // The call of the logger itself may log too.
         if text.contains("loading the script") && calls.fetch_add(1, Ordering::SeqCst) == 0 {
             let taken = client.lock("of the logger").try_lock_for(MINUTE).map(|it| it.is_some());
             sender.send(taken).expect("the test receives it");

@@ -2,6 +2,7 @@
 //!
 //! Each test has a process of its own, because a recorder cannot be removed.
 
+use crate::harness::faults::BRISK;
 use crate::harness::process::alone;
 use crate::harness::spawned::Spawned;
 use crate::harness::{Server, eventually, join, or_too_late, sleeping};
@@ -17,9 +18,6 @@ use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
-
-/// A watchdog time-out that passes several times in a test.
-const BRISK: Duration = Duration::from_millis(1500);
 
 fn client(server: &Server) -> Client {
     Client::builder().single(server.url()).watchdog_timeout(MINUTE).build().expect("it answers")
@@ -160,22 +158,23 @@ fn every_number_is_exported_exactly_under_64_threads() -> Result<()> {
     const CALLS: usize = 90;
     let (server, recorder) = (Server::start(), recorder());
     let client = client(&server);
-    let threads: Vec<_> = (0..THREADS)
-        .map(|thread| {
-            let client = client.clone();
-            thread::spawn(move || {
-                (0..CALLS).try_for_each(|call| {
-                    let name = format!("secret {}", (7 * thread + call) % 8);
-                    match thread % 4 {
-                        0 => work(&client.lock(name), call),
-                        1 => work(&client.lock(name).with_label("one"), call),
-                        2 => work(&client.lock(name).with_label("two"), call),
-                        _ => work(&client.fenced_lock(format!("{name} f")).with_label("two"), call),
-                    }
-                })
-            })
-        })
-        .collect();
+    let call_many = |client: Client, thread: usize| -> Result<()> {
+        for call in 0..CALLS {
+            let name = format!("secret {}", (7 * thread + call) % 8);
+            match thread % 4 {
+                0 => work(&client.lock(name), call)?,
+                1 => work(&client.lock(name).with_label("one"), call)?,
+                2 => work(&client.lock(name).with_label("two"), call)?,
+                _ => work(&client.fenced_lock(format!("{name} f")).with_label("two"), call)?,
+            }
+        }
+        Ok(())
+    };
+    let start = |number: usize| {
+        let client = client.clone();
+        thread::spawn(move || call_many(client, number))
+    };
+    let threads: Vec<_> = (0..THREADS).map(start).collect();
     threads.into_iter().try_for_each(join)?;
     let (page, stats) = (Page::of(&recorder), client.stats());
     page.assert_agrees(&stats);

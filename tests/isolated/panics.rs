@@ -70,7 +70,9 @@ fn a_logger_that_panics_breaks_nothing() {
     clock.lock_owned().expect("the lock is free").detach();
     eventually("three leases pass", || !exists(&server, "clock"));
     assert!(!exists(&server, "orphan"));
-    others.into_iter().for_each(|guard| guard.unlock().expect("the lease was renewed"));
+    for guard in others {
+        guard.unlock().expect("the lease was renewed");
+    }
 
     let guard = lock.lock_owned().expect("the lock is free");
     proxy.refuse();

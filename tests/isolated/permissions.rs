@@ -3,18 +3,17 @@
 //! The permissions suffice for every operation, each is needed, and errors name a missing one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{AuditPolicy, Builder, CancelToken, Client, Error, Events, Guard, Renewed};
+use leasehold::{AuditPolicy, Builder, CancelToken, Client, Error, Guard};
 use redis::Value;
 
-use crate::harness::faults::BRISK;
+use crate::harness::faults::{BRISK, Renewals, channel_of};
 use crate::harness::permissions::rules_of_a_plain_lock;
 use crate::harness::wait::log_is_written;
-use crate::harness::{Server, details, eventually, eventually_some, in_time};
+use crate::harness::{CancelOnDrop, Server, details, eventually, eventually_some, in_time};
 
 // ---------------------------------------------------------------------------------
 // The rule.
@@ -130,29 +129,6 @@ fn names_a_permission(text: &str) -> bool {
 /// Longer than any wait of these tests, so that only messages wake waiters.
 const NEVER: Duration = Duration::from_secs(60);
 
-fn channel(name: &str) -> String {
-    format!("redisson_lock__channel:{{{name}}}")
-}
-
-/// Counts renewed leases.
-#[derive(Default)]
-struct Renewals(Arc<AtomicUsize>);
-
-impl Events for Renewals {
-    fn renewed(&self, event: &Renewed) {
-        self.0.fetch_add(event.holds.len(), Ordering::SeqCst);
-    }
-}
-
-/// Ends the wait of a thread when a test fails, since its scope would wait for the thread.
-struct CancelOnDrop(CancelToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
 fn open(builder: Builder) -> Client {
     // The user has no permissions for the audit and for the record of the client.
     builder.audit_policy(AuditPolicy::Ignore).announce(false).build().expect("the user may connect")
@@ -164,7 +140,7 @@ fn pass_by_message(server: &Server, holder: &Client, waiter: &Client, name: &str
     let guard = holder.lock(name).lock().expect("the lock is free");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| waiter.lock(name).lock().and_then(Guard::unlock));
-        eventually("the waiter is subscribed", || server.numsub(&channel(name)) == 1);
+        eventually("the waiter is subscribed", || server.numsub(&channel_of(name)) == 1);
         guard.unlock().expect("the holder may release");
         in_time("the waiter is woken", waiting).expect("the waiter may take the lock");
     });
@@ -195,13 +171,12 @@ fn the_documented_user_can_do_everything() {
     drop(guard);
 
     let renewals = Renewals::default();
-    let count = Arc::clone(&renewals.0);
-    let renewing = open(Client::builder().single(&url).watchdog_timeout(BRISK).events(renewals));
+    let builder = Client::builder().single(&url).watchdog_timeout(BRISK);
+    let renewing = open(builder.events(renewals.clone()));
     let guard = renewing.lock("orders:3").lock_owned().expect("the lock is free");
-    eventually("leases are renewed", || count.load(Ordering::SeqCst) >= 3);
+    renewals.await_more(3);
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
-    let before = count.load(Ordering::SeqCst);
-    eventually("leases are renewed", || count.load(Ordering::SeqCst) >= before + 3);
+    renewals.await_more(3);
     guard.check().expect("still held");
     drop(guard);
     eventually("the dropped lock is free", || server.keys().is_empty());
@@ -214,14 +189,8 @@ fn the_documented_user_can_do_everything() {
     pass_by_message(&server, &one, &two, "orders:5");
 
     let polling = open(Client::builder().single(&url).poll_interval(Duration::from_millis(50)));
-    let guard = one.lock("orders:6").lock().expect("the lock is free");
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| polling.lock("orders:6").lock().and_then(Guard::unlock));
-        eventually("the waiter is subscribed", || server.numsub(&channel("orders:6")) == 1);
-        guard.unlock().expect("the holder may release");
-        in_time("the waiter is woken", waiting).expect("the waiter may take the lock");
-    });
-    eventually("no subscriber is left", || server.numsub(&channel("orders:6")) == 0);
+    pass_by_message(&server, &one, &polling, "orders:6");
+    eventually("no subscriber is left", || server.numsub(&channel_of("orders:6")) == 0);
 
     let in_database = open(Client::builder().single(format!("{url}3")));
     in_database.lock("orders:1").lock().and_then(Guard::unlock).expect("in another database");
@@ -229,10 +198,12 @@ fn the_documented_user_can_do_everything() {
     let unused: Vec<String> =
         rule.permissions().into_iter().filter(|p| !is_used(&server, p)).collect();
     assert_eq!(unused, Vec::<String>::new(), "permissions that no operation above used");
-    [one, two, renewing, polling, in_database].iter().for_each(Client::close);
+    for client in [one, two, renewing, polling, in_database] {
+        client.close();
+    }
     eventually("all clients have disconnected", || server.clients().is_empty());
     assert_eq!(server.keys(), Vec::<String>::new());
-    let denied: Vec<BTreeMap<String, Value>> = server.ask(&["ACL", "LOG"]);
+    let denied = denied(&server);
     assert!(denied.is_empty(), "the server refused commands: {denied:#?}");
 }
 
@@ -411,8 +382,9 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
     let take = |name: &str| client.lock(name).lock().expect("nothing is missing yet");
     let (extended, unlocked) = (take("orders:extended"), take("orders:unlocked"));
     const OTHER: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8:1";
-    let occupy = |name: &str| server.ask::<()>(&["HSET", name, OTHER, "1"]);
-    ["orders:held", "orders:forced", "orders:waited"].into_iter().for_each(occupy);
+    for name in ["orders:held", "orders:forced", "orders:waited"] {
+        server.ask::<()>(&["HSET", name, OTHER, "1"]);
+    }
     load_all_scripts(&client);
 
     if !permission.is_empty() {
@@ -428,13 +400,15 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
         }
     };
     let connect = |url: &str| Client::open(url).map(|client| client.close());
+    let take_free = |name: &str| -> Result<(), Error> {
+        if let Some(guard) = client.lock(name).try_lock()? {
+            guard.detach();
+        }
+        Ok(())
+    };
     attempt("open", connect(&url));
     attempt("open a database", connect(&format!("{url}3")));
-    let free = client.lock("orders:free");
-    attempt(
-        "take a free lock",
-        free.try_lock().map(|guard| guard.into_iter().for_each(Guard::detach)),
-    );
+    attempt("take a free lock", take_free("orders:free"));
     let held = client.lock("orders:held").try_lock();
     attempt("ask for a held lock", held.map(|guard| assert!(guard.is_none())));
     attempt("extend", extended.extend(Duration::from_secs(120)));
@@ -451,11 +425,7 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
     let to_the_end = ["", "+unsubscribe"].contains(&permission);
     attempt("wait", wait_and_listen(&server, &client, to_the_end));
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
-    let again = client.lock("orders:again");
-    attempt(
-        "take it after a flush",
-        again.try_lock().map(|guard| guard.into_iter().for_each(Guard::detach)),
-    );
+    attempt("take it after a flush", take_free("orders:again"));
     tried.insert("listen");
     // Waits for the lines of the client.
     client.close();
@@ -481,7 +451,7 @@ fn load_all_scripts(client: &Client) {
 /// With `to_the_end`, also waits for the end of the subscription.
 fn wait_and_listen(server: &Server, client: &Client, to_the_end: bool) -> Result<(), Error> {
     let name = "orders:waited";
-    let listens = || server.numsub(&channel(name)) == 1;
+    let listens = || server.numsub(&channel_of(name)) == 1;
     let complained = || RECORDER.of_permissions().iter().any(|line| line.contains("cannot listen"));
     thread::scope(|scope| {
         let token = CancelOnDrop(CancelToken::new());

@@ -119,7 +119,7 @@ fn signals_suspend_no_deadline() {
             ChildProcess::start_with("refusals::child_entry", "call", &urls, &variables);
         child.expect_line("ready");
         server.stop();
-        // They fill the backlog of the socket.
+        // Two connections fill the backlog of the socket.
         let fill = || UnixStream::connect(server.path("redis.sock")).expect("the backlog has room");
         let filling = [fill(), fill()];
         child.send_line("stopped");

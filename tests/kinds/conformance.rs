@@ -194,7 +194,7 @@ conformance! {
     write: on_one_server(|c| c[0].rw_lock("a").write_lock());
     spin: on_one_server(|c| c[0].spin_lock("a"));
     named: Kind { re_enters: false, excludes_threads: false, ..on_one_server(by_name) };
-    multi: on_one_server(of_one_server);
+    multi: on_one_server(|c| MultiLock::new(["b", "a", "c"].map(|name| c[0].lock(name))));
     mixed: Kind { servers: 2, ..on_one_server(of_two_servers) };
     read: Kind {
         other: Some(write_side), excludes_threads: false, ..on_one_server(read_side)
@@ -205,7 +205,8 @@ conformance! {
 // A permit has no re-entry, no extension and no detached form, and a semaphore no `force_unlock`.
 conformance! {
     semaphore: Kind {
-        re_enters: false, lasting_key: Some("a"), ..on_one_server(|c| one_permit(&c[0]))
+        re_enters: false, lasting_key: Some("a"),
+        ..on_one_server(|c| OnePermit(c[0].semaphore("a").with_permits(1)))
     }, in the cases
         a_hold_excludes_others_until_unlock_or_drop
         a_waiter_gets_the_lock_after_its_release
@@ -224,10 +225,6 @@ conformance! {
         each_of_many_waiters_gets_the_lock
 }
 
-fn one_permit(client: &Client) -> OnePermit {
-    OnePermit(client.semaphore("a").with_permits(1))
-}
-
 type Sides = Side<Lock<Read>, Lock<Write>>;
 
 fn read_side(clients: &[Client]) -> Sides {
@@ -236,10 +233,6 @@ fn read_side(clients: &[Client]) -> Sides {
 
 fn write_side(clients: &[Client]) -> Sides {
     Side::Write(clients[0].rw_lock("a").write_lock())
-}
-
-fn of_one_server(clients: &[Client]) -> MultiLock {
-    MultiLock::new(["b", "a", "c"].map(|name| clients[0].lock(name)))
 }
 
 fn of_two_servers(clients: &[Client]) -> MultiLock {
@@ -306,9 +299,9 @@ fn a_waiter_survives_a_time_without_replicas<S: Subject>(kind: &Kind<S>) {
         let before = calls();
         eventually("it is refused or has ended", || waiter.is_finished() || calls() >= before + 10);
         if !waiter.is_finished() {
-            setup.servers.iter().for_each(|server| {
+            for server in &setup.servers {
                 server.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-            });
+            }
         }
         in_time("the waiter returns", waiter).expect("the lock is granted");
     });
@@ -581,7 +574,9 @@ fn no_increment_is_lost<S: Subject>(kind: &Kind<S>) {
     let threads = if kind.excludes_threads { THREADS } else { 1 };
     thread::scope(|scope| {
         for lock in [&setup.mine, &setup.theirs] {
-            (0..threads).for_each(|_| drop(scope.spawn(|| work(lock))));
+            for _ in 0..threads {
+                scope.spawn(|| work(lock));
+            }
         }
     });
     assert_eq!(count.into_inner(), 2 * threads * EACH);
@@ -592,12 +587,9 @@ fn each_of_many_waiters_gets_the_lock<S: Subject>(kind: &Kind<S>) {
     let setup = kind.setup();
     let guard = setup.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let wait = |lock: &S| lock.lock().and_then(SubjectGuard::unlock);
         let (mine, theirs) = (&setup.mine, &setup.theirs);
-        let waiters: Vec<_> = [mine, theirs, mine, theirs, theirs]
-            .map(|lock| scope.spawn(move || wait(lock)))
-            .into_iter()
-            .collect();
+        let waiters = [mine, theirs, mine, theirs, theirs]
+            .map(|lock| scope.spawn(move || lock.lock().and_then(SubjectGuard::unlock)));
         wait_for_a_waiter(&setup);
         guard.unlock().expect("it was held");
         for waiter in waiters {

@@ -6,7 +6,7 @@ use crate::harness::queued::{polling, queue_length};
 use crate::harness::wait::BOUND;
 use crate::harness::{Server, await_unchanged, eventually, in_time};
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
-use leasehold::{CancelToken, Client, Election, Leader, Leadership};
+use leasehold::{CancelToken, Client, Leader, Leadership};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -535,17 +535,14 @@ fn errors_that_do_not_end_by_themselves_end_run() {
 fn a_campaign_whose_announcement_is_refused_resigns() {
     let (server, one, two) = two_patient_clients();
     server.ask::<()>(&["SET", RECORD, "of another program"]);
-    let error = campaign_error(&candidate(&one, "x"));
+    let outcome = candidate(&one, "x").campaign();
+    let error = outcome.map(drop).expect_err("the announcement is refused");
     assert!(error.is_server() && error.code() == Some("WRONGTYPE"), "{error}");
     eventually("the candidate has resigned", || !server.keys().contains(&"a".to_owned()));
     assert_eq!(server.ask::<u32>(&["DEL", RECORD]), 1);
     drop(campaign(&candidate(&two, "y")));
     drop((one, two));
     nothing_is_left(&server);
-}
-
-fn campaign_error(election: &Election) -> leasehold::Error {
-    election.campaign().map(drop).expect_err("the announcement is refused")
 }
 
 #[test]

@@ -42,10 +42,9 @@ fn nested_guards_have_the_token_of_their_hold() {
     let guard = lock.lock().expect("it is free");
     let nested = lock.lock().expect("re-entry");
     assert!(guard.token() > 0 && guard.token() == nested.token());
-    let (first, owned) = (guard.token(), {
-        drop((guard, nested));
-        lock.lock_owned().expect("it is free")
-    });
+    let first = guard.token();
+    drop((guard, nested));
+    let owned = lock.lock_owned().expect("it is free");
     assert!(owned.token() > first);
 }
 

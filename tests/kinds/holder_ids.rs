@@ -7,12 +7,10 @@ use leasehold::{Client, Lock};
 use std::thread;
 use std::time::Duration;
 
-fn acquire_digest(server: &Server) -> String {
-    server.ask(&["SCRIPT", "LOAD", &script("named_acquire").source()])
-}
-
-fn release_digest(server: &Server) -> String {
-    server.ask(&["SCRIPT", "LOAD", &script("named_release").source()])
+/// Loads the scripts, and returns the digests of the acquire and of the release.
+fn load_scripts(server: &Server) -> [String; 2] {
+    ["named_acquire", "named_release"]
+        .map(|name| server.ask(&["SCRIPT", "LOAD", &script(name).source()]))
 }
 
 fn lock(client: &Client) -> Lock {
@@ -45,7 +43,7 @@ fn each_caller_with_the_holder_id_enters_and_each_release_counts_down() {
     eventually("one hold is left", || count(&server) == 1);
     assert!(fourth.is_held());
     fourth.unlock().expect("it was held");
-    assert!(!server.ask::<bool>(&["EXISTS", "a"]));
+    assert!(!exists(&server, "a"));
 }
 
 /// A job moves to another process, which releases the holds of the first.
@@ -90,7 +88,7 @@ fn an_expired_hold_is_not_counted() {
     assert!(inner.unlock().is_err_and(|error| error.is_lost()));
     assert!(outer.is_held() && count(&server) == 1);
     outer.unlock().expect("it was held");
-    assert!(!server.ask::<bool>(&["EXISTS", "a"]));
+    assert!(!exists(&server, "a"));
 }
 
 #[test]
@@ -107,7 +105,7 @@ fn a_second_holder_id_of_the_same_thread_is_a_deadlock() {
 #[test]
 fn a_repeated_request_counts_once() {
     let server = Server::start();
-    let (acquire, release) = (acquire_digest(&server), release_digest(&server));
+    let [acquire, release] = load_scripts(&server);
     let proxy = Proxy::start(server.addr());
     let client = build(patient(proxy.url()));
     let cut = Flow::CutAfter(0);
@@ -130,14 +128,14 @@ fn a_repeated_request_counts_once() {
     let guard = lock(&client).lock().expect("the request is repeated");
     proxy.on_request(release.as_bytes(), Direction::Replies, cut);
     drop(guard);
-    eventually("the hold is released", || !server.ask::<bool>(&["EXISTS", "a"]));
+    eventually("the hold is released", || !exists(&server, "a"));
 }
 
 /// Whether the server ran the request is unknown. The clean-up ends at most one hold.
 #[test]
 fn the_clean_up_of_a_request_without_a_reply_ends_no_other_hold() {
     let server = Server::start();
-    let (acquire, _) = (acquire_digest(&server), release_digest(&server));
+    let [acquire, _] = load_scripts(&server);
     let proxy = Proxy::start(server.addr());
     let brief = Duration::from_millis(300);
     let client = build(patient(proxy.url()).response_timeout(brief));
@@ -224,7 +222,7 @@ fn a_release_that_arrives_late_ends_no_hold_of_another_process() {
 #[test]
 fn a_release_repeated_late_ends_no_hold_of_another_process() {
     let server = Server::start();
-    let (_, release) = (acquire_digest(&server), release_digest(&server));
+    let [_, release] = load_scripts(&server);
     let proxy = Proxy::start(server.addr());
     let (mine, theirs) = (build(patient(proxy.url())), build(patient(server.url())));
     let guard = lock(&mine).with_lease(100 * SHORT).lock().expect("it is free");
@@ -325,25 +323,20 @@ fn the_owner_field_of_a_hold_is_refused_as_a_holder_id() {
 // ---------------------------------------------------------------------------------
 // Releases that cannot be sent before the end of their lease.
 
-/// The name of a way to end a hold, and its function.
-type End = (&'static str, fn(leasehold::Guard));
-
-/// Returns the ways to end a hold while the server cannot be reached.
-fn ends_of_a_hold() -> [End; 3] {
-    [
+/// The other hold keeps the count of the ended one in Redis beyond its lease.
+#[test]
+fn a_release_is_repeated_until_a_reply_if_another_hold_keeps_the_lock() {
+    // The ways to end a hold while the server cannot be reached.
+    type End = fn(leasehold::Guard);
+    let ends: [(&str, End); 3] = [
         ("dropped", drop),
         ("unlocked", |guard| {
             let error = guard.unlock().expect_err("the server cannot be reached");
             assert!(error.is_connection(), "{error}");
         }),
         ("expired", |guard| assert!(guard.wait_lost(NEVER))),
-    ]
-}
-
-/// The other hold keeps the count of the ended one in Redis beyond its lease.
-#[test]
-fn a_release_is_repeated_until_a_reply_if_another_hold_keeps_the_lock() {
-    for (how, end) in ends_of_a_hold() {
+    ];
+    for (how, end) in ends {
         let server = Server::start();
         let proxy = Proxy::start(server.addr());
         let (settings, events) = EventLog::from(patient(proxy.url()));
@@ -376,7 +369,7 @@ fn outlast(client: &Client, span: Duration) {
 #[test]
 fn a_request_without_a_reply_is_undone_even_late_if_another_hold_keeps_the_lock() {
     let server = Server::start();
-    let (acquire, _) = (acquire_digest(&server), release_digest(&server));
+    let [acquire, _] = load_scripts(&server);
     let proxy = Proxy::start(server.addr());
     let (mine, theirs) =
         (build(patient(proxy.url()).response_timeout(SHORT)), build(patient(server.url())));
@@ -421,7 +414,7 @@ fn a_close_does_not_wait_for_a_release_after_its_lease() {
 #[test]
 fn an_acquire_that_runs_after_its_clean_up_does_not_stay_counted() {
     let server = Server::start();
-    let (acquire, _) = (acquire_digest(&server), release_digest(&server));
+    let [acquire, _] = load_scripts(&server);
     let proxy = Proxy::start(server.addr());
     let mine = build(hasty(proxy.url()).poll_interval(Duration::from_millis(100)));
     let theirs = build(patient(server.url()));

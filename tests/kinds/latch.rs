@@ -12,13 +12,11 @@ use std::time::{Duration, Instant};
 /// A poll interval that passes soon.
 const SOON: Duration = Duration::from_millis(100);
 
-fn channel(name: &str) -> String {
-    format!("redisson_countdownlatch__channel__{{{name}}}")
-}
+/// The channel of the latch `a`.
+const CHANNEL: &str = "redisson_countdownlatch__channel__{a}";
 
-fn round(name: &str) -> String {
-    format!("leasehold_round:{{{name}}}")
-}
+/// The key of the number of its round.
+const ROUND: &str = "leasehold_round:{a}";
 
 /// A client whose waits end only by messages.
 fn client(server: &Server) -> Client {
@@ -30,9 +28,9 @@ fn polling(server: &Server) -> Client {
     build(patient(server.url()).poll_interval(SOON))
 }
 
-/// Blocks until a caller listens and has asked again after its subscription.
-fn waits(server: &Server, name: &str) {
-    eventually("a caller listens", || server.numsub(&channel(name)) == 1);
+/// Blocks until the client of a waiting caller listens.
+fn waits(server: &Server) {
+    eventually("a caller listens", || server.numsub(CHANNEL) == 1);
 }
 
 #[test]
@@ -45,7 +43,7 @@ fn the_last_count_opens_the_latch_for_all_waiters() {
     thread::scope(|scope| {
         let wait = |client: &Client| client.latch("a").wait();
         let waiters = [&one, &one, &two].map(|client| scope.spawn(move || wait(client)));
-        eventually("both clients listen", || server.numsub(&channel("a")) == 2);
+        eventually("both clients listen", || server.numsub(CHANNEL) == 2);
         for left in [2, 1] {
             two.latch("a").count_down().expect("the server answers");
             assert_eq!(latch.count().expect("the server answers"), left);
@@ -81,7 +79,7 @@ fn a_count_down_of_an_open_latch_does_nothing() {
     assert_eq!(client.latch("a").count().expect("the server answers"), 0);
     assert!(client.latch("a").try_set_count(1).expect("the server answers"));
     drop(client);
-    server.ask::<u32>(&["DEL", "a", &round("a")]);
+    server.ask::<u32>(&["DEL", "a", ROUND]);
     nothing_is_left(&server);
 }
 
@@ -95,7 +93,7 @@ fn a_wait_ends_by_a_poll_without_a_message() {
         assert!(latch.try_set_count(1).expect("it is open"));
         thread::scope(|scope| {
             let waiter = scope.spawn(|| latch.wait());
-            waits(&server, "a");
+            waits(&server);
             server.ask::<()>(&["EVAL", &format!("redis.call('{}')", opened.join("','")), "0"]);
             in_time("the waiter returns", waiter).expect("the latch is open");
         });
@@ -119,7 +117,7 @@ fn the_watchdog_polls_for_all_waiters() {
             .collect();
         let listens = |channel: &str| server.numsub(channel) == 1;
         eventually("all wait", || client.stats().waiting_now() == 2 * EACH);
-        eventually("they listen", || listens(&channel("a")) && listens("redisson_sc:{b}"));
+        eventually("they listen", || listens(CHANNEL) && listens("redisson_sc:{b}"));
         // The questions after the subscriptions may be under way.
         let quiet = || {
             let (questions, polls) = (server.calls("evalsha"), server.calls("mget"));
@@ -151,7 +149,7 @@ fn a_waiter_returns_although_the_next_round_has_begun() {
             let waiters = [(); 2].map(|()| scope.spawn(|| latch.wait()));
             eventually("both wait", || client.stats().waiting_now() == 2);
             // In one step and without a message, so that no look falls between.
-            let round = format!("redis.call('set', '{}', {number})", round("a"));
+            let round = format!("redis.call('set', '{ROUND}', {number})");
             server.ask::<()>(&["EVAL", &format!("redis.call('set', 'a', 7) {round}"), "0"]);
             for waiter in waiters {
                 in_time("a waiter returns", waiter).expect("its round has ended");
@@ -170,12 +168,12 @@ fn a_waiter_stays_when_the_number_of_its_round_expires() {
     let client = polling(&server);
     let latch = client.latch("a");
     assert!(latch.try_set_count(1).expect("it is open"));
-    let ttl: i64 = server.ask(&["PTTL", &round("a")]);
+    let ttl: i64 = server.ask(&["PTTL", ROUND]);
     assert!(ttl > 23 * 3600 * 1000, "{ttl} ms");
     thread::scope(|scope| {
         let waiter = scope.spawn(|| latch.wait());
-        waits(&server, "a");
-        assert_eq!(server.ask::<u32>(&["DEL", &round("a")]), 1);
+        waits(&server);
+        assert_eq!(server.ask::<u32>(&["DEL", ROUND]), 1);
         let before = server.calls("mget");
         eventually("the latch is polled", || server.calls("mget") > before + 2);
         assert!(!waiter.is_finished(), "the count is 1");
@@ -192,7 +190,7 @@ fn the_deletion_opens_the_latch() {
     assert!(latch.try_set_count(9).expect("it is open"));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| latch.wait());
-        waits(&server, "a");
+        waits(&server);
         assert_eq!(latch.waiting().expect("the server answers").processes(), 1);
         assert!(other.latch("a").delete().expect("the server answers"));
         in_time("the waiter returns", waiter).expect("the latch is open");
@@ -234,7 +232,7 @@ fn a_token_and_the_close_end_waits() {
     assert!(latch.try_set_count(1).expect("it is open"));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| latch.clone().with_cancel(&stop).wait());
-        waits(&server, "a");
+        waits(&server);
         stop.cancel();
         let error = in_time("the waiter returns", waiter).expect_err("the wait was cancelled");
         assert!(error.is_cancelled() && error.lock_name() == Some("a"), "{error}");

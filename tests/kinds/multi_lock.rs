@@ -1,6 +1,8 @@
 //! The multi-lock: it acquires all its members or none, in any order of their names.
 
-use crate::harness::bare::{Bare, MINE, OTHER, documented_replies, hold, is_refused_as};
+use crate::harness::bare::{
+    Bare, MINE, OTHER, assert_ttl, documented_replies, hold, is_refused_as,
+};
 use crate::harness::faults::{NEVER, build, owners, patient};
 use crate::harness::wait::{BOUND, holds_within};
 use crate::harness::{Proxy, Server, eventually, exists, in_time};
@@ -33,11 +35,13 @@ fn the_acquire_script_replies_as_documented() {
     // The second call re-acquires the owner's own locks.
     for _ in 0..2 {
         assert_eq!(take(&mut bare), [] as [i64; 0]);
-        keys.iter()
-            .for_each(|key| assert_eq!(owners(&bare.server, key), [(MINE.into(), 1)].into()));
+        for key in keys {
+            assert_eq!(owners(&bare.server, key), [(MINE.into(), 1)].into());
+        }
     }
-    keys.iter()
-        .for_each(|key| crate::harness::bare::assert_ttl(&bare.server, key, 30_000..=60_000));
+    for key in keys {
+        assert_ttl(&bare.server, key, 30_000..=60_000);
+    }
     bare.server.ask::<()>(&["SET", "c", "a text"]);
     bare.server.ask::<()>(&["DEL", "a", "b"]);
     let error = bare.try_call::<Vec<i64>>("multi_acquire", &keys, &["1", MINE, MINE, MINE]);

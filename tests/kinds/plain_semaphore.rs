@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 /// A poll interval that passes soon.
 const SOON: Duration = Duration::from_millis(100);
 
-fn channel(name: &str) -> String {
-    format!("redisson_sc:{{{name}}}")
-}
+const CHANNEL: &str = "redisson_sc:{a}";
 
 /// A client whose waits end only by messages.
 fn client(server: &Server) -> Client {
@@ -117,7 +115,7 @@ fn every_way_to_add_permits_wakes_a_waiter() {
         server.ask::<u32>(&["DEL", "a"]);
         thread::scope(|scope| {
             let waiter = scope.spawn(|| client.plain_semaphore("a").acquire(2));
-            eventually("the waiter listens", || server.numsub(&channel("a")) == 1);
+            eventually("the waiter listens", || server.numsub(CHANNEL) == 1);
             assert_eq!(other.waiting().expect("the server answers").processes(), 1);
             give(&other);
             in_time("the waiter returns", waiter).expect("they are free");
@@ -133,7 +131,7 @@ fn a_wait_ends_by_a_poll_without_a_message() {
     let client = build(patient(server.url()).poll_interval(SOON));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| client.plain_semaphore("a").acquire(2));
-        eventually("the waiter listens", || server.numsub(&channel("a")) == 1);
+        eventually("the waiter listens", || server.numsub(CHANNEL) == 1);
         server.ask::<()>(&["SET", "a", "2"]);
         in_time("the waiter returns", waiter).expect("they are free");
     });
@@ -147,7 +145,7 @@ fn a_waiter_for_many_leaves_the_permits_to_a_waiter_for_one() {
     let (many, one) = (client.plain_semaphore("a"), client.plain_semaphore("a"));
     thread::scope(|scope| {
         let many = scope.spawn(move || many.acquire(5));
-        eventually("the first waiter listens", || server.numsub(&channel("a")) == 1);
+        eventually("the first waiter listens", || server.numsub(CHANNEL) == 1);
         let one = scope.spawn(move || one.acquire(1));
         eventually("both wait", || client.stats().waiting_now() == 2);
         direct.plain_semaphore("a").release(1).expect("the server answers");
@@ -192,7 +190,7 @@ fn a_token_and_the_close_end_waits() {
     let stock = client.plain_semaphore("a").with_cancel(&stop);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| stock.acquire(1));
-        eventually("the waiter listens", || server.numsub(&channel("a")) == 1);
+        eventually("the waiter listens", || server.numsub(CHANNEL) == 1);
         stop.cancel();
         let error = in_time("the waiter returns", waiter).expect_err("the wait was cancelled");
         assert!(error.is_cancelled() && error.lock_name() == Some("a"), "{error}");

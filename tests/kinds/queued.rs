@@ -319,7 +319,7 @@ fn a_multi_lock_of_queue_locks_waits_for_all() {
     let multi = |client: &Client| MultiLock::new(["a", "b"].map(|name| client.queue_lock(name)));
     let guard = holder.queue_lock("b").lock().expect("it is free");
     assert!(multi(&client).try_lock().expect("a reply").is_none());
-    only_b_is_held(&server);
+    eventually("only b is held", || !exists(&server, "a") && exists(&server, "b"));
     let waiting = multi(&client);
     let waiter = thread::spawn(move || waiting.lock_owned().expect("all become free"));
     eventually("the multi-lock waits", || queue_length(&server, "b") == 1);
@@ -329,10 +329,6 @@ fn a_multi_lock_of_queue_locks_waits_for_all() {
     assert!(multi(&holder).try_lock().expect("a reply").is_none());
     all.unlock().expect("all are held");
     only_tokens_are_left(&server);
-}
-
-fn only_b_is_held(server: &Server) {
-    eventually("only b is held", || !exists(server, "a") && exists(server, "b"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::harness::bare::script;
 use crate::harness::faults::{BRISK, EventLog, NEVER, build, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time, join, sleeping};
-use leasehold::{Client, Guard, RwLock};
+use leasehold::{Guard, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -247,7 +247,7 @@ fn each_side_is_a_lock_with_all_verbs() {
     assert!(!lock.write_lock().force_unlock().expect("a reply"), "no writer holds it");
     assert!(read.force_unlock().expect("a reply"));
     assert!(guard.check().is_err_and(|error| error.is_lost()));
-    let other: Client = build(patient(server.url()));
+    let other = build(patient(server.url()));
     drop(other.rw_lock("a").try_write().expect("a reply").expect("it is free"));
 }
 

@@ -18,11 +18,12 @@ struct Setup {
 
 /// Returns a setup with a lease that outlives the test.
 fn setup(servers: usize) -> Setup {
-    setup_with(servers, NEVER)
+    setup_of(servers, |builder| builder)
 }
 
-fn setup_with(servers: usize, watchdog: Duration) -> Setup {
-    setup_of(servers, |builder| builder.watchdog_timeout(watchdog))
+/// Returns a setup of three servers with this lease.
+fn setup_with(watchdog: Duration) -> Setup {
+    setup_of(3, |builder| builder.watchdog_timeout(watchdog))
 }
 
 fn setup_of(servers: usize, settings: impl Fn(Builder) -> Builder) -> Setup {
@@ -35,9 +36,9 @@ fn setup_of(servers: usize, settings: impl Fn(Builder) -> Builder) -> Setup {
     Setup { servers, proxies, mine, theirs, clients }
 }
 
-/// Returns a setup with a response time-out that outlives the test.
-fn patient_setup(servers: usize) -> Setup {
-    setup_of(servers, |builder| builder.response_timeout(BOUND))
+/// Returns a setup of three servers with a response time-out that outlives the test.
+fn patient_setup() -> Setup {
+    setup_of(3, |builder| builder.response_timeout(BOUND))
 }
 
 impl Setup {
@@ -97,7 +98,7 @@ fn all_servers_grant_the_lock_and_a_majority_keeps_it() {
 
 #[test]
 fn a_dead_server_prevents_neither_lock_nor_renewal() {
-    let setup = setup_with(3, Duration::from_millis(1500));
+    let setup = setup_with(Duration::from_millis(1500));
     setup.servers[1].kill();
     let guard = setup.mine.lock().expect("two of three");
     assert!(setup.theirs.try_lock().expect("a reply").is_none());
@@ -165,7 +166,7 @@ fn a_waiter_survives_an_outage_of_a_majority() {
 
 #[test]
 fn the_loss_of_a_majority_is_final() {
-    let setup = setup_with(3, Duration::from_millis(900));
+    let setup = setup_with(Duration::from_millis(900));
     let guard = setup.lock_without_the_third(|| setup.mine.lock_owned().expect("two of three"));
     setup.servers[2].ask::<()>(&["DEL", "a"]);
     assert!(!guard.wait_lost(Duration::from_millis(1500)), "two of three");
@@ -183,7 +184,7 @@ fn the_loss_of_a_majority_is_final() {
 /// A grant that arrives after the call has returned joins the hold, or is released after its end.
 #[test]
 fn a_late_grant_joins_the_hold_or_is_released() {
-    let setup = patient_setup(3);
+    let setup = patient_setup();
     setup.settle();
     setup.proxies[2].hold_replies();
     let guard = setup.mine.lock().expect("two of three");
@@ -208,7 +209,7 @@ fn a_late_grant_joins_the_hold_or_is_released() {
 /// A longer lease that is requested before the grant arrives applies to the grant too.
 #[test]
 fn a_late_grant_gets_the_lease_of_the_others() {
-    let setup = patient_setup(3);
+    let setup = patient_setup();
     let brief = setup.mine.clone().with_lease(NEVER / 4);
     type Prolong = fn(&Setup, &MultiGuard);
     let extend: Prolong = |_, guard| guard.extend(NEVER).expect("two of three");
@@ -231,7 +232,7 @@ fn a_late_grant_gets_the_lease_of_the_others() {
 #[test]
 fn an_unlocked_lock_is_free_on_a_majority() {
     const SLOW: Duration = Duration::from_millis(300);
-    let setup = patient_setup(3);
+    let setup = patient_setup();
     let brief = setup.mine.clone().with_lease(NEVER / 4);
     setup.settle();
     setup.proxies[2].delay(Direction::Replies, SLOW);
@@ -272,7 +273,7 @@ fn callers_that_split_the_servers_get_the_lock_in_the_end() {
 /// A waiter releases the grants of a minority, and receives the messages of these releases itself.
 #[test]
 fn a_waiter_does_not_wake_itself() {
-    let setup = patient_setup(3);
+    let setup = patient_setup();
     let guard = setup.theirs.lock().expect("free");
     eventually("all have granted the lock", || setup.servers_with_the_lock() == 3);
     setup.servers[2].ask::<()>(&["DEL", "a"]);
@@ -307,7 +308,7 @@ fn each_wait_subscribes_and_unsubscribes() {
 
 #[test]
 fn a_hold_leaked_by_an_ended_thread_is_not_renewed_and_can_be_unlocked() {
-    let setup = setup_with(3, Duration::from_millis(900));
+    let setup = setup_with(Duration::from_millis(900));
     let leak = |lock: &RedLock| {
         let lock = lock.clone();
         thread::spawn(move || std::mem::forget(lock.lock().expect("free")))
@@ -358,7 +359,7 @@ fn delete_on_one_and_slow_down_one(setup: &Setup) {
 /// The slow server decides while the other two disagree.
 #[test]
 fn a_lock_is_reported_free_only_by_a_majority() {
-    let setup = setup_of(3, |builder| builder.response_timeout(BOUND));
+    let setup = patient_setup();
     let guard = setup.lock_without_the_third(|| setup.mine.lock().expect("two of three"));
     delete_on_one_and_slow_down_one(&setup);
     assert!(setup.mine.is_locked().expect("a reply"), "two of three keep it");

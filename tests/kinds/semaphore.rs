@@ -4,6 +4,7 @@ use crate::harness::bare::script;
 use crate::harness::faults::{BRISK, NEVER, build, nothing_is_left, other, patient, watched};
 use crate::harness::process::{self, ChildProcess};
 use crate::harness::synchronizers::WaitLog;
+use crate::harness::wait::BOUND;
 use crate::harness::{
     Config, Direction, Flow, Proxy, Server, eventually, eventually_some, in_time, or_too_late,
 };
@@ -194,19 +195,15 @@ fn one_release_wakes_all_waiters_that_fit() {
     let others = semaphore(&direct, 10);
     let taken = take(&others, 10);
     thread::scope(|scope| {
-        let waiters: Vec<_> = [(&one, 1), (&two, 2), (&one, 3), (&two, 4)]
-            .map(|(client, permits)| {
-                scope.spawn(move || client.semaphore("a").acquire_many(permits))
-            })
-            .into();
+        let waiters = [(&one, 1), (&two, 2), (&one, 3), (&two, 4)].map(|(client, permits)| {
+            scope.spawn(move || client.semaphore("a").acquire_many(permits))
+        });
         wait_for_waiters(&server, &one, 2);
         wait_for_waiters(&server, &two, 2);
         eventually("both listen", || server.numsub(CHANNEL) == 2);
         taken.release().expect("they are held");
-        let permits: Vec<_> = waiters
-            .into_iter()
-            .map(|waiter| in_time("a waiter returns", waiter).expect("they are free"))
-            .collect();
+        let permits =
+            waiters.map(|waiter| in_time("a waiter returns", waiter).expect("they are free"));
         assert!(permits.iter().all(Permit::is_held));
         assert_eq!(counts(&others), (0, 10, 10));
     });
@@ -368,7 +365,7 @@ fn a_hold_without_one_of_its_permits_is_lost() {
     let mut connection = server.connection();
     redis::cmd("ZREM").arg(EXPIRIES).arg(&ids[1]).query::<()>(&mut connection).expect("a reply");
     server.ask::<u32>(&["INCR", "a"]);
-    assert!(permit.wait_lost(crate::harness::wait::BOUND), "a renewal notices");
+    assert!(permit.wait_lost(BOUND), "a renewal notices");
     assert!(fine.is_held());
     let lost = events.lost();
     assert_eq!((lost.kind, lost.reason), (Kind::Semaphore, LostReason::Gone));
@@ -597,7 +594,7 @@ fn an_overdue_permit_is_not_renewed() {
     let (client, events) = watched(&server, BRISK);
     let jobs = semaphore(&client, 1).with_max_hold(SOON);
     let permit = take(&jobs, 1);
-    assert!(permit.wait_lost(crate::harness::wait::BOUND), "its lease ends");
+    assert!(permit.wait_lost(BOUND), "its lease ends");
     let lost = events.lost();
     assert_eq!(lost.reason, LostReason::HeldTooLong);
     eventually("the permit is free", || counts(&jobs) == (1, 0, 1));
@@ -634,7 +631,6 @@ fn a_waiter_gets_a_permit_at_the_end_of_its_minimum() {
     assert!(next.is_held() && start.elapsed() >= 2 * SOON);
 }
 
-/// A release after the minimum frees the permits.
 #[test]
 fn a_release_after_the_minimum_frees_the_permit() {
     let server = Server::start();

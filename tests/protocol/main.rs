@@ -14,4 +14,5 @@ mod scripts_of_kinds;
 mod scripts_of_the_counts;
 mod scripts_of_the_queue;
 mod scripts_of_the_semaphores;
+mod sequences;
 mod wire;

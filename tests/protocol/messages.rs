@@ -1,6 +1,7 @@
 //! Lost messages: the listener's connection is killed, receives nothing, or gets no confirmation
 //! of a subscription. Waiters get the lock nevertheless.
 
+use crate::harness::details::wake_channel;
 use crate::harness::faults::*;
 use crate::harness::proxy::Stats;
 use crate::harness::synchronizers::SYNCHRONIZERS;
@@ -39,10 +40,6 @@ impl Stage {
     /// Sets the flow of the listener's connection from its next `SUBSCRIBE` to this channel alone.
     fn on_subscribe(&self, channel: &str, direction: Direction, flow: Flow) {
         self.proxy.on_request(&subscribe(channel), direction, flow);
-    }
-
-    fn control_channel(&self) -> String {
-        format!("leasehold:wake:{{{}}}", self.client.id())
     }
 
     fn kill_listener(&self) {
@@ -113,7 +110,9 @@ fn many_subscriptions_are_made_again_after_a_reconnect() {
         waiter.is_subscribed(&stage.server, name);
         waiter.still_waits();
     }
-    guards.into_iter().for_each(|guard| guard.unlock().expect("no fault affects this client"));
+    for guard in guards {
+        guard.unlock().expect("no fault affects this client");
+    }
     for waiter in waiters {
         waiter.gets_it();
         waiter.releases();
@@ -171,7 +170,8 @@ fn an_unconfirmed_subscription_is_repeated() {
 fn an_unconfirmed_control_channel_is_subscribed_again() {
     let stage = Stage::new();
     let guard = stage.other.lock("a").lock().expect("no fault affects this client");
-    stage.on_subscribe(&stage.control_channel(), Direction::Replies, Flow::Swallow);
+    let control_channel = wake_channel(stage.client.id());
+    stage.on_subscribe(&control_channel, Direction::Replies, Flow::Swallow);
     let waiter = stage.waiter("a");
     stage.await_no_attempts();
     guard.unlock().expect("no fault affects this client");

@@ -5,17 +5,16 @@
 //! The server's clock moves by hours, and leases end at half hours. So the real time that a
 //! sequence takes changes no outcome.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
 
 use crate::harness::bare::*;
 use crate::harness::faults::stress;
 use crate::harness::redisson::{self, EXPIRIES, LATCH, LATCH_CHANNEL, PERMITS, SEMAPHORE_CHANNEL};
 use crate::harness::{Config, Server};
+use crate::sequences::try_sequences;
 
 const HOUR: i64 = 3_600_000;
 const HALF: i64 = HOUR / 2;
@@ -66,6 +65,11 @@ impl Stage {
     }
 }
 
+/// Returns the key of the record of a request.
+fn record_of(name: &str, request: usize) -> String {
+    format!("leasehold_request:{{{name}}}:client:{request}")
+}
+
 /// Runs random sequences of steps. `sequence` panics or fails on a difference.
 fn run<S: Strategy>(
     stage: Stage,
@@ -73,14 +77,10 @@ fn run<S: Strategy>(
     sequence: impl Fn(&mut Stage, Vec<S::Value>) -> Result<(), TestCaseError>,
 ) {
     let cases = 150 * u32::try_from(stress()).expect("a small factor");
-    let config = ProptestConfig { cases, ..ProptestConfig::default() };
-    let stage = RefCell::new(stage);
-    let outcome = TestRunner::new(config).run(&vec(step, 1..60), |steps| {
-        let mut stage = stage.borrow_mut();
+    try_sequences(stage, cases, vec(step, 1..60), |stage, steps| {
         stage.begin();
-        sequence(&mut stage, steps)
+        sequence(stage, steps)
     });
-    outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
 // ---------------------------------------------------------------------------------
@@ -395,8 +395,9 @@ impl Model {
                 let claimant = claimant.clone();
                 self.claim = Some(Claim { claimant, permits: wanted, since, end });
             }
-            let own = self.claim.as_mut().filter(|claim| claim.claimant == claimant);
-            own.into_iter().for_each(|claim| claim.end = end);
+            if let Some(own) = self.claim.as_mut().filter(|claim| claim.claimant == claimant) {
+                own.end = end;
+            }
         }
         if gain > 0 {
             self.publish(free);
@@ -442,8 +443,8 @@ impl Model {
 
     /// Returns whether Redisson would not take this step.
     ///
-    /// Its ids are new. And of more expired permits than it wants, it would reclaim those that
-    /// expired first, by the millisecond.
+    /// The ids of Redisson are new. And of more expired permits than Redisson wants, it would
+    /// reclaim those that expired first, by the millisecond.
     fn excludes(&self, step: Step) -> bool {
         let Step::TakeAsRedisson { hold, skew, .. } = step else { return false };
         let ids = ids_of(hold);
@@ -488,8 +489,9 @@ impl Model {
     fn update_as_redisson(&mut self, id: &str, lease: i64, skew: i64) -> Outcome {
         self.reclaim_as_redisson(skew);
         let end = self.end_of(lease + skew);
-        let found = self.used.get_mut(id).map(|expiry| *expiry = end);
-        Outcome::Done(found.is_some())
+        let Some(expiry) = self.used.get_mut(id) else { return Outcome::Done(false) };
+        *expiry = end;
+        Outcome::Done(true)
     }
 
     fn count_as_redisson(&mut self, skew: i64) -> Outcome {
@@ -563,8 +565,7 @@ fn acquire(bare: &mut Bare, hold: usize, lease: i64, waits: bool, sets: bool) ->
     let capacity = if sets { CAPACITY.to_string() } else { String::new() };
     let lease = (lease * HOUR + HALF).to_string();
     let ids = ids_of(hold);
-    let args = [&*lease, &capacity, SEMAPHORE_CHANNEL, &claimant];
-    let args: Vec<&str> = args.into_iter().chain(ids.iter().map(String::as_str)).collect();
+    let args = [&[&*lease, &capacity, SEMAPHORE_CHANNEL, &claimant][..], &texts(&ids)].concat();
     match bare.reply("semaphore_acquire", &[PERMITS, EXPIRIES, CLAIM], &args) {
         (-2, others) => Outcome::Acquired { others },
         (-3, capacity) => Outcome::TooMany { capacity },
@@ -574,28 +575,26 @@ fn acquire(bare: &mut Bare, hold: usize, lease: i64, waits: bool, sets: bool) ->
 
 fn release(bare: &mut Bare, hold: usize) -> Outcome {
     let ids = ids_of(hold);
-    let args = [SEMAPHORE_CHANNEL].into_iter().chain(ids.iter().map(String::as_str));
-    let args: Vec<&str> = args.collect();
+    let args = [&[SEMAPHORE_CHANNEL][..], &texts(&ids)].concat();
     Outcome::Done(bare.call("semaphore_release", &[PERMITS, EXPIRIES], &args) >= 0)
 }
 
 fn end_early(bare: &mut Bare, hold: usize, left: i64) -> Outcome {
     let (ids, left) = (ids_of(hold), (left * HOUR + HALF).to_string());
-    let args: Vec<&str> = [&*left].into_iter().chain(ids.iter().map(String::as_str)).collect();
+    let args = [&[&*left][..], &texts(&ids)].concat();
     Outcome::Done(bare.call("semaphore_early_release", &[EXPIRIES], &args) == 0)
 }
 
 fn leave(bare: &mut Bare, hold: usize) -> Outcome {
     let (ids, claimant) = (ids_of(hold), claimant_of(hold));
-    let args = [SEMAPHORE_CHANNEL, &claimant].into_iter().chain(ids.iter().map(String::as_str));
-    let args: Vec<&str> = args.collect();
+    let args = [&[SEMAPHORE_CHANNEL, &claimant][..], &texts(&ids)].concat();
     Outcome::Done(bare.call("semaphore_leave", &[PERMITS, EXPIRIES, CLAIM], &args) >= 0)
 }
 
 fn renew(bare: &mut Bare, hold: usize, lease: Option<i64>) -> Outcome {
     let ids = ids_of(hold);
     let lease = lease.map_or(-2, |lease| lease * HOUR + HALF).to_string();
-    let args: Vec<&str> = [&*lease].into_iter().chain(ids.iter().map(String::as_str)).collect();
+    let args = [&[&*lease][..], &texts(&ids)].concat();
     Outcome::Lost(bare.reply("semaphore_renew", &vec![EXPIRIES; ids.len()], &args))
 }
 
@@ -611,14 +610,10 @@ fn poll(bare: &mut Bare, hold: usize, waited: i64, claims: bool) -> Outcome {
 }
 
 fn resize(bare: &mut Bare, request: usize) -> Outcome {
-    let record = format!("leasehold_request:{{the-permits}}:client:{request}");
+    let keys = [PERMITS, EXPIRIES, &record_of(PERMITS, request)];
     let args = [&*CAPACITIES[request].to_string(), SEMAPHORE_CHANNEL, LIFETIME];
-    bare.call("semaphore_resize", &[PERMITS, EXPIRIES, &record], &args);
+    bare.call("semaphore_resize", &keys, &args);
     Outcome::Done(true)
-}
-
-fn texts(ids: &[String]) -> Vec<&str> {
-    ids.iter().map(String::as_str).collect()
 }
 
 /// Runs a step on the server.
@@ -774,7 +769,7 @@ fn steps_of_counts() -> impl Strategy<Value = CountStep> {
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
-    /// It changed the count by this number.
+    /// The request changed the count by this number.
     Ran(i64),
     Undone,
     Closed,
@@ -818,7 +813,9 @@ impl CountModel {
     fn drain(&mut self, request: usize) -> Vec<i64> {
         let fate = self.fates.get(&request).copied();
         match (fate, self.free) {
-            (None, None) => drop(self.fates.insert(request, Fate::Ran(0))),
+            (None, None) => {
+                self.fates.insert(request, Fate::Ran(0));
+            }
             (None, Some(free)) => self.change(request, -free),
             _ => {}
         }
@@ -904,12 +901,8 @@ impl CountModel {
     }
 }
 
-fn record_of(request: usize) -> String {
-    format!("leasehold_request:{{the-permits}}:client:{request}")
-}
-
 fn run_request(bare: &mut Bare, request: usize) -> Vec<i64> {
-    let record = record_of(request);
+    let record = record_of(PERMITS, request);
     let keys = [PERMITS, &record];
     match REQUESTS[request] {
         Request::Take(permits) => {
@@ -936,10 +929,10 @@ fn take_count_step(bare: &mut Bare, step: CountStep) -> Vec<i64> {
         CountStep::Run(request) => run_request(bare, request),
         CountStep::Undo(request) => {
             let args = [LIFETIME, SEMAPHORE_CHANNEL];
-            vec![bare.call("count_undo", &[PERMITS, &record_of(request)], &args)]
+            vec![bare.call("count_undo", &[PERMITS, &record_of(PERMITS, request)], &args)]
         }
         CountStep::Close(request) => {
-            vec![bare.call("request_close", &[&record_of(request)], &[LIFETIME])]
+            vec![bare.call("request_close", &[&record_of(PERMITS, request)], &[LIFETIME])]
         }
         CountStep::TakeAsRedisson(permits) => vec![i64::from(redisson::take(bare, permits))],
         CountStep::GiveAsRedisson(permits) => nothing(|| redisson::give(bare, permits)),
@@ -956,9 +949,7 @@ fn nothing(step: impl FnOnce()) -> Vec<i64> {
 
 /// Returns the requests that have a record that expires.
 fn recorded(bare: &mut Bare, name: &str, count: usize) -> Vec<usize> {
-    let has_record = |request: &usize| {
-        bare.ask::<i64>(&["PTTL", &format!("leasehold_request:{{{name}}}:client:{request}")]) > 0
-    };
+    let has_record = |request: &usize| bare.ask::<i64>(&["PTTL", &record_of(name, *request)]) > 0;
     (0..count).filter(has_record).collect()
 }
 
@@ -1027,23 +1018,23 @@ struct LatchModel {
 }
 
 impl LatchModel {
-    fn set(&mut self, request: usize) -> Option<i64> {
+    fn set(&mut self, request: usize) -> i64 {
         if self.outcomes.contains_key(&request) {
-            return Some(1);
+            return 1;
         }
         if self.count.is_some_and(|count| count > 0) {
-            return Some(0);
+            return 0;
         }
         self.rounds += 1;
         (self.count, self.round) = (Some(request as i64 + 2), Some(self.rounds));
         self.outcomes.insert(request, 1);
         self.messages.push(1);
-        Some(1)
+        1
     }
 
-    fn count_down(&mut self, request: usize) -> Option<i64> {
+    fn count_down(&mut self, request: usize) -> i64 {
         if let Some(outcome) = self.outcomes.get(&request) {
-            return Some(*outcome);
+            return *outcome;
         }
         let count = self.count.filter(|count| *count > 0);
         if let Some(count) = count {
@@ -1054,33 +1045,33 @@ impl LatchModel {
             self.messages.push(0);
         }
         self.outcomes.insert(request, i64::from(count.is_some()));
-        Some(i64::from(count.is_some()))
+        i64::from(count.is_some())
     }
 
-    fn delete(&mut self, request: usize) -> Option<i64> {
+    fn delete(&mut self, request: usize) -> i64 {
         if let Some(outcome) = self.outcomes.get(&request) {
-            return Some(*outcome);
+            return *outcome;
         }
         let existed = self.count.is_some();
         (self.count, self.round) = (None, None);
         self.outcomes.insert(request, i64::from(existed));
         self.messages.extend(existed.then_some(0));
-        Some(i64::from(existed))
+        i64::from(existed)
     }
 
-    fn close(&mut self, request: usize) -> Option<i64> {
+    fn close(&mut self, request: usize) -> i64 {
         let is_new = !self.outcomes.contains_key(&request);
         // The record of a closed request is that of a request without effect.
         self.outcomes.entry(request).or_insert(0);
-        Some(i64::from(is_new))
+        i64::from(is_new)
     }
 
     fn apply(&mut self, step: LatchStep) -> Option<i64> {
         match step {
-            LatchStep::Run(request) if SETS.contains(&request) => self.set(request),
-            LatchStep::Run(request) if DOWNS.contains(&request) => self.count_down(request),
-            LatchStep::Run(request) => self.delete(request),
-            LatchStep::Close(request) => self.close(request),
+            LatchStep::Run(request) if SETS.contains(&request) => Some(self.set(request)),
+            LatchStep::Run(request) if DOWNS.contains(&request) => Some(self.count_down(request)),
+            LatchStep::Run(request) => Some(self.delete(request)),
+            LatchStep::Close(request) => Some(self.close(request)),
             LatchStep::Renew(request) => {
                 self.outcomes.remove(&request);
                 None
@@ -1123,7 +1114,7 @@ impl Latch<'_> {
     }
 
     fn run(&mut self, request: usize) -> i64 {
-        let record = format!("leasehold_request:{{the-latch}}:client:{request}");
+        let record = record_of(LATCH, request);
         let keys = [LATCH, ROUND, &record];
         if SETS.contains(&request) {
             let count = (request + 2).to_string();
@@ -1143,13 +1134,15 @@ impl Latch<'_> {
     }
 
     fn take_step(&mut self, step: LatchStep) -> Option<i64> {
-        let record = |request: usize| format!("leasehold_request:{{the-latch}}:client:{request}");
         match step {
             LatchStep::Run(request) => Some(self.run(request)),
             LatchStep::Close(request) => {
-                Some(self.bare.call("request_close", &[&record(request)], &[LIFETIME]))
+                let record = record_of(LATCH, request);
+                Some(self.bare.call("request_close", &[&record], &[LIFETIME]))
             }
-            LatchStep::Renew(request) => none(|| self.bare.ask::<()>(&["DEL", &record(request)])),
+            LatchStep::Renew(request) => {
+                none(|| self.bare.ask::<()>(&["DEL", &record_of(LATCH, request)]))
+            }
             LatchStep::SetAsRedisson(count) => {
                 Some(i64::from(redisson::set_count(self.bare, count)))
             }

@@ -1,13 +1,12 @@
 //! The additional permissions of each kind in docs/permissions.md suffice, and are used.
 
+use crate::harness::faults::Renewals;
 use crate::harness::permissions::{DOCUMENT, rules_of_a_plain_lock};
 use crate::harness::subject::{Subject, SubjectGuard};
 use crate::harness::{Server, eventually, in_time, join};
 use leasehold::kind::LockKind;
-use leasehold::{CancelToken, Client, Events, Lock, Renewed};
+use leasehold::{CancelToken, Client, Lock};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -24,16 +23,6 @@ fn table() -> BTreeMap<&'static str, Vec<&'static str>> {
         (kind, words.filter(|word| *word != "nothing").collect())
     };
     rows.map(row).collect()
-}
-
-/// Counts renewed leases.
-#[derive(Clone, Debug, Default)]
-struct Renewals(Arc<AtomicUsize>);
-
-impl Events for Renewals {
-    fn renewed(&self, event: &Renewed) {
-        self.0.fetch_add(event.holds.len(), Ordering::SeqCst);
-    }
 }
 
 struct Stage {
@@ -75,9 +64,8 @@ impl Stage {
             guard.unlock().expect("held");
             in_time("the caller that stays", staying).expect("acquired").unlock().expect("held");
         });
-        let renewed = self.renewals.0.load(Ordering::SeqCst);
         let guard = mine.lock_owned().expect("free");
-        eventually("the lease is renewed", || self.renewals.0.load(Ordering::SeqCst) > renewed + 1);
+        self.renewals.await_more(2);
         assert!(theirs.remaining().expect("a reply").is_some());
         assert!(theirs.force_unlock().expect("a reply"));
         drop(guard);
@@ -151,12 +139,9 @@ impl Stage {
         let minimum = Duration::from_millis(500);
         let mine = mine.with_min_hold(minimum).with_max_hold(Duration::from_secs(60));
         let guard = mine.lock().expect("free");
-        thread::scope(|scope| {
-            let waiting = scope.spawn(|| theirs.lock_owned());
-            eventually("the caller waits", || self.clients[1].stats().waiting_now() > 0);
-            guard.unlock().expect("held");
-            in_time("the caller", waiting).expect("acquired").unlock().expect("held");
-        });
+        let release = || guard.unlock().expect("held");
+        let next = self.wait_until(|| theirs.lock_owned(), release).expect("acquired");
+        next.unlock().expect("held");
     }
 
     /// Runs a call that waits, and `end` once it waits.
@@ -181,8 +166,7 @@ impl Stage {
         let cancelled = self.wait_until(|| theirs.clone().with_cancel(&token).acquire(), cancel);
         assert!(cancelled.expect_err("no permit is free").is_cancelled());
         eventually("the claim is gone", || !claims());
-        let renewed = self.renewals.0.load(Ordering::SeqCst);
-        eventually("the lease is renewed", || self.renewals.0.load(Ordering::SeqCst) > renewed + 1);
+        self.renewals.await_more(2);
         let second = self.wait_until(|| theirs.acquire(), || theirs.resize(3).expect("a reply"));
         permit.release().expect("held");
         assert_eq!(theirs.available().expect("a reply"), 2);

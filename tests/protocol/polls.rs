@@ -100,12 +100,20 @@ fn polls_end_the_waits_for_semaphores_and_latches_without_messages() {
         let server = Server::start();
         let client = client(&server);
         let names: Vec<String> = (0..10).map(|number| format!("name {number}")).collect();
-        names.iter().for_each(|name| kind.occupy(&server, name));
+        for name in &names {
+            kind.occupy(&server, name);
+        }
         let wait = |name: &String| kind.wait_subscribed(&server, &client, name);
         let waiters: Vec<_> = names.iter().map(wait).collect();
-        waiters.iter().for_each(|waiter| waiter.still_waits());
-        names.iter().for_each(|name| kind.free_silently(&server, name));
-        waiters.into_iter().for_each(|waiter| waiter.ends());
+        for waiter in &waiters {
+            waiter.still_waits();
+        }
+        for name in &names {
+            kind.free_silently(&server, name);
+        }
+        for waiter in waiters {
+            waiter.ends();
+        }
     }
 }
 
@@ -115,15 +123,21 @@ fn polls_of_many_semaphores_share_script_calls() {
     let client = client(&server);
     let kind = Synchronizer::Semaphore;
     let names: Vec<String> = (0..LOCKS).map(|number| format!("name {number}")).collect();
-    names.iter().for_each(|name| kind.occupy(&server, name));
+    for name in &names {
+        kind.occupy(&server, name);
+    }
     let waiters: Vec<_> = names.iter().map(|name| kind.wait(&client, name)).collect();
     eventually("all waiters are subscribed", || server.channels().len() as u64 > LOCKS);
     server.reset_stats();
     eventually("each is polled several times", || server.calls("zrangebyscore") >= 10 * LOCKS);
     let (polls, calls) = (server.calls("zrangebyscore"), server.calls("evalsha"));
     assert!(calls * 10 <= polls, "{calls} script calls for {polls} polls");
-    names.iter().for_each(|name| kind.free_silently(&server, name));
-    waiters.into_iter().for_each(|waiter| waiter.ends());
+    for name in &names {
+        kind.free_silently(&server, name);
+    }
+    for waiter in waiters {
+        waiter.ends();
+    }
 }
 
 #[test]

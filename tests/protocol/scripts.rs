@@ -3,16 +3,16 @@
 //! server, a full one included.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{Builder, CancelToken, Client, Events, Renewed};
+use leasehold::{Builder, CancelToken, Client};
 use redis::Value;
 
 use crate::harness::bare::*;
-use crate::harness::{Server, eventually, in_time, pttl};
+use crate::harness::faults::{BRISK, Renewals};
+use crate::harness::{CancelOnDrop, Server, eventually, in_time, pttl};
 
 // ---------------------------------------------------------------------------------
 // The text of the scripts.
@@ -46,7 +46,9 @@ fn documented(list: &str) -> Positions {
             (Some(first), Some("and")) => {
                 positions.single.extend([Some(first), number(2)].iter().flatten())
             }
-            (Some(first), _) => drop(positions.single.insert(first)),
+            (Some(first), _) => {
+                positions.single.insert(first);
+            }
             (None, _) if words[0] == "n" => positions.from = Some(1),
             (None, _) => {}
         }
@@ -306,13 +308,11 @@ fn every_script_that_announces_a_release_can_announce_it_to_a_shard() {
 // ---------------------------------------------------------------------------------
 // The replies of the scripts.
 
-const RECEIVED: &str = "else the number of subscribers that received the message";
-
 #[test]
 fn acquire_replies_as_documented() {
-    let documented =
+    let replies =
         ["-2 acquired", "-1 held without expiry", "else the holder's remaining lease in ms"];
-    assert_eq!(documented_replies("plain_acquire"), documented, "each is tried below");
+    documents("plain_acquire", &replies);
     let mut bare = Bare::start();
 
     // A free lock.
@@ -372,8 +372,7 @@ fn acquire_publishes_the_channel_only_on_a_refusal() {
 
 #[test]
 fn release_replies_as_documented() {
-    let documented = ["-1 not held by this owner", RECEIVED];
-    assert_eq!(documented_replies("plain_release"), documented, "each is tried below");
+    documents("plain_release", &["-1 not held by this owner", RECEIVED]);
     let mut bare = Bare::start();
     let args = [MINE, CHANNEL, "0"];
 
@@ -394,8 +393,9 @@ fn release_replies_as_documented() {
         assert_eq!(bare.call("plain_release", &[LOCK], &args), count);
         assert_eq!(bare.server.keys(), Vec::<String>::new(), "an empty hash is gone");
         assert_eq!(bare.call("plain_release", &[LOCK], &args), -1);
-        let messages = listeners.iter_mut().map(Listener::next_message);
-        messages.for_each(|it| assert_eq!(it, (CHANNEL.to_owned(), "0".to_owned())));
+        for listener in &mut listeners {
+            assert_eq!(listener.next_message(), (CHANNEL.to_owned(), "0".to_owned()));
+        }
         listeners.push(Listener::on(&bare.server, CHANNEL));
     }
 
@@ -405,19 +405,18 @@ fn release_replies_as_documented() {
 /// Renews the locks of one owner and returns the positions, from 1, of the lost ones.
 #[track_caller]
 fn renew(bare: &mut Bare, lease: &str, keys: &[&str]) -> Vec<usize> {
-    let owners = keys.iter().map(|_| MINE);
-    let args: Vec<&str> = std::iter::once(lease).chain(owners).collect();
-    bare.try_call("plain_renew", keys, &args).unwrap_or_else(|error| panic!("{keys:?}: {error}"))
+    let args = [&[lease][..], &vec![MINE; keys.len()]].concat();
+    bare.reply("plain_renew", keys, &args)
 }
 
 fn poll(bare: &mut Bare, keys: &[&str]) -> Vec<usize> {
-    bare.try_call("poll_many", keys, &[]).unwrap_or_else(|error| panic!("{keys:?}: {error}"))
+    bare.reply("poll_many", keys, &[])
 }
 
 #[test]
 fn renew_replies_as_documented_and_never_shortens_a_lease() {
-    let documented = ["the positions (from 1) of the locks that their owners no longer hold"];
-    assert_eq!(documented_replies("plain_renew"), documented, "tried below");
+    let lost = "the positions (from 1) of the locks that their owners no longer hold";
+    documents("plain_renew", &[lost]);
     const NONE: [usize; 0] = [];
     let mut bare = Bare::start();
     let keys = ["a", "b", "c", "d"];
@@ -427,13 +426,17 @@ fn renew_replies_as_documented_and_never_shortens_a_lease() {
     assert_eq!(bare.server.keys(), Vec::<String>::new());
 
     // All are held. A longer lease extends them; a shorter one changes nothing.
-    keys.iter().for_each(|key| hold(&bare.server, key, MINE, "60000"));
-    assert_eq!(renew(&mut bare, "600000", &keys), NONE);
-    keys.iter().for_each(|key| assert_ttl(&bare.server, key, 300_000..=600_000));
-    assert_eq!(renew(&mut bare, "60000", &keys), NONE);
-    keys.iter().for_each(|key| assert_ttl(&bare.server, key, 300_000..=600_000));
+    for key in keys {
+        hold(&bare.server, key, MINE, "60000");
+    }
+    for lease in ["600000", "60000"] {
+        assert_eq!(renew(&mut bare, lease, &keys), NONE);
+        for key in keys {
+            assert_ttl(&bare.server, key, 300_000..=600_000);
+        }
+    }
 
-    // One has a new owner, one is free, one has no expiry. A check changes nothing; a renewal
+    // One lock has a new owner, one is free, one has no expiry. A check changes nothing; a renewal
     // extends the others.
     bare.server.ask::<()>(&["DEL", "b", "d"]);
     hold(&bare.server, "b", OTHER, "60000");
@@ -454,7 +457,9 @@ fn renew_replies_as_documented_and_never_shortens_a_lease() {
 fn renew_continues_after_a_key_that_is_no_lock() {
     let mut bare = Bare::start();
     let keys = ["a", "b", "c"];
-    keys.iter().for_each(|key| hold(&bare.server, key, MINE, "60000"));
+    for key in keys {
+        hold(&bare.server, key, MINE, "60000");
+    }
     bare.server.ask::<()>(&["SET", "b", "a string"]);
     assert_eq!(renew(&mut bare, "600000", &keys), [2]);
     assert_ttl(&bare.server, "a", 300_000..=600_000);
@@ -464,8 +469,8 @@ fn renew_continues_after_a_key_that_is_no_lock() {
 
 #[test]
 fn poll_replies_as_documented() {
-    let documented = ["the positions (from 1) of the locks that are free or cannot be read"];
-    assert_eq!(documented_replies("poll_many"), documented, "tried below");
+    let free = "the positions (from 1) of the locks that are free or cannot be read";
+    documents("poll_many", &[free]);
     let mut bare = Bare::start();
     assert_eq!(poll(&mut bare, &["a", "b"]), [1, 2]);
     assert_eq!(poll(&mut bare, &[]), Vec::<usize>::new());
@@ -476,8 +481,7 @@ fn poll_replies_as_documented() {
 
 #[test]
 fn force_unlock_replies_as_documented() {
-    let documented = ["-1 the lock was free", RECEIVED];
-    assert_eq!(documented_replies("plain_force_unlock"), documented, "each is tried below");
+    documents("plain_force_unlock", &["-1 the lock was free", RECEIVED]);
     let mut bare = Bare::start();
     let args = [CHANNEL, "0"];
 
@@ -528,14 +532,7 @@ fn call_many_replies_as_documented() {
 /// A user that may access the keys in KEYS and no other key can run the scripts.
 #[test]
 fn plain_scripts_access_only_the_keys_in_keys() {
-    let bare = Bare::start();
-    let rule = ["~a", "~b", "&*", "+@all"];
-    bare.server.ask::<()>(&[&["ACL", "SETUSER", "narrow", "on", ">secret"], &rule[..]].concat());
-    let login = redis::cmd("AUTH").arg("narrow").arg("secret").to_owned();
-    let mut connection = bare.server.connection();
-    login.query::<()>(&mut connection).expect("the user exists");
-    let mut narrow = Bare { server: bare.server, connection };
-
+    let mut narrow = Bare::start().restricted(&["~a", "~b", "&*", "+@all"]);
     assert_eq!(narrow.call("plain_acquire", &["a"], &["60000", MINE, "wake", CHANNEL]), -2);
     assert!(narrow.call("plain_acquire", &["a"], &["60000", OTHER, "wake", CHANNEL]) > 0);
     assert_eq!(narrow.call("plain_acquire", &["b"], &["60000", MINE]), -2);
@@ -549,34 +546,22 @@ fn plain_scripts_access_only_the_keys_in_keys() {
 // ---------------------------------------------------------------------------------
 // Through the library.
 
-/// Returns a client with short leases, and the count of its renewals. The leases are long enough
-/// for a slow machine.
-fn renewing(server: &Server) -> (Client, Arc<AtomicUsize>) {
+/// Returns a client with short leases, and the count of its renewals.
+fn renewing(server: &Server) -> (Client, Renewals) {
     let renewals = Renewals::default();
-    let count = Arc::clone(&renewals.0);
-    let brief = Duration::from_millis(1500);
-    let client = builder(server).watchdog_timeout(brief).events(renewals).build();
-    (client.expect("the server is there"), count)
+    let client = builder(server).watchdog_timeout(BRISK).events(renewals.clone()).build();
+    (client.expect("the server is there"), renewals)
 }
 
 fn builder(server: &Server) -> Builder {
     Client::builder().single(server.url()).announce(false)
 }
 
-#[derive(Default)]
-struct Renewals(Arc<AtomicUsize>);
-
-impl Events for Renewals {
-    fn renewed(&self, event: &Renewed) {
-        self.0.fetch_add(event.holds.len(), Ordering::SeqCst);
-    }
-}
-
-/// Blocks until this many more leases are renewed.
-#[track_caller]
-fn await_renewals(count: &AtomicUsize, more: usize) {
-    let target = count.load(Ordering::SeqCst) + more;
-    eventually("leases are renewed", || count.load(Ordering::SeqCst) >= target);
+/// Returns a client with one connection, of a new user with these rules.
+fn restricted(server: &Server, rules: &[&str]) -> Client {
+    server.ask::<()>(&[&["ACL", "SETUSER", "narrow", "on", ">secret"], rules].concat());
+    let builder = Client::builder().single(server.login_url("narrow", "secret"));
+    builder.pool_size(1).announce(false).build().expect("the user may log in")
 }
 
 fn is_known(server: &Server, script: &str) -> bool {
@@ -595,7 +580,7 @@ fn every_script_is_loaded_again_after_a_flush() {
     assert!(is_known(&server, "plain_acquire"));
 
     flush();
-    await_renewals(&renewals, 2);
+    renewals.await_more(2);
     assert!(is_known(&server, "plain_renew") && guard.is_held());
 
     flush();
@@ -645,10 +630,18 @@ fn take_many(client: &Client, fails: impl Fn() + Sync) -> usize {
             drop(lock.lock().expect("no other thread uses this lock"));
         }
     };
-    let fail = || (0..PAIRS).for_each(|_| fails());
+    let fail = || {
+        for _ in 0..PAIRS {
+            fails();
+        }
+    };
     thread::scope(|scope| {
-        (0..THREADS).for_each(|number| drop(scope.spawn(move || take(number))));
-        (0..2).for_each(|_| drop(scope.spawn(fail)));
+        for number in 0..THREADS {
+            scope.spawn(move || take(number));
+        }
+        for _ in 0..2 {
+            scope.spawn(fail);
+        }
     });
     THREADS * PAIRS
 }
@@ -673,11 +666,7 @@ fn each_joined_call_gets_its_own_reply() {
 #[test]
 fn calls_that_are_joined_with_a_forbidden_one_are_repeated_alone() {
     let server = Server::start();
-    let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "~lock:*", "&*", "+@all"];
-    server.ask::<()>(&rule);
-    let url = server.login_url("narrow", "secret");
-    let builder = Client::builder().single(url).pool_size(1).announce(false);
-    let client = builder.build().expect("it may log in");
+    let client = restricted(&server, &["~lock:*", "&*", "+@all"]);
     let taken = take_many(&client, || {
         let error = client.lock("forbidden").lock().expect_err("the user may not access this key");
         assert!(error.is_server() && error.to_string().contains("NOPERM"), "{error}");
@@ -693,11 +682,7 @@ fn a_joined_release_whose_message_is_forbidden_is_no_loss() {
     const THREADS: usize = 48;
     const PAIRS: usize = 20;
     let server = Server::start();
-    let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&leasehold:wake:*", "+@all"];
-    server.ask::<()>(&rule);
-    let url = server.login_url("narrow", "secret");
-    let builder = Client::builder().single(url).pool_size(1).announce(false);
-    let client = builder.build().expect("it may log in");
+    let client = restricted(&server, &["~*", "&leasehold:wake:*", "+@all"]);
     let (losses, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let (client, losses_so_far, refused_so_far) = (&client, &losses, &refused);
     let unlock = |number: usize| {
@@ -716,7 +701,9 @@ fn a_joined_release_whose_message_is_forbidden_is_no_loss() {
         }
     };
     thread::scope(|scope| {
-        (0..THREADS).for_each(|number| drop(scope.spawn(move || unlock(number))))
+        for number in 0..THREADS {
+            scope.spawn(move || unlock(number));
+        }
     });
     assert_eq!(losses.into_inner(), 0, "holds of {} are lost", THREADS * PAIRS);
     let refused = refused.into_inner();
@@ -733,11 +720,7 @@ fn calls_are_sent_alone_if_the_joined_script_cannot_be_loaded() {
     for name in ["plain_acquire", "plain_release"] {
         server.ask::<String>(&["SCRIPT", "LOAD", &script(name).text]);
     }
-    let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-script"];
-    server.ask::<()>(&rule);
-    let url = server.login_url("narrow", "secret");
-    let builder = Client::builder().single(url).pool_size(1).announce(false);
-    let client = builder.build().expect("it may log in");
+    let client = restricted(&server, &["~*", "&*", "+@all", "-script"]);
     let taken = take_many(&client, || ());
     eventually("all locks are free", || server.keys().is_empty());
     let stats = server.commandstats();
@@ -757,7 +740,9 @@ fn a_lock_and_an_unlock_take_seven_commands() {
     pair(); // loads the scripts
 
     server.reset_stats();
-    (0..PAIRS).for_each(|_| pair());
+    for _ in 0..PAIRS {
+        pair();
+    }
     let mut stats = server.commandstats();
     // The commands of the harness. Redis before 7 counts no subcommands.
     for own in ["info", "config|resetstat", "config", "client|setname", "client"] {
@@ -829,7 +814,7 @@ fn a_full_server_still_renews_extends_and_frees() {
     server.refuse_memory();
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
 
-    await_renewals(&renewals, 12);
+    renewals.await_more(12);
     for guard in [&renewed, &extended, &dropped, &forced] {
         guard.check().expect("renewed on a full server");
     }
@@ -855,15 +840,6 @@ fn a_full_server_still_renews_extends_and_frees() {
     assert!(client.lock("forced").force_unlock().expect("forced on a full server"));
     eventually("nothing remains", || server.keys().is_empty());
     assert!(forced.check().expect_err("the lock was freed by force").is_lost());
-}
-
-/// Ends the wait of a thread when a test fails, since its scope would wait for the thread.
-struct CancelOnDrop(CancelToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
 }
 
 #[test]

@@ -41,10 +41,10 @@ fn release(bare: &mut Bare, owner: &str) -> i64 {
 
 fn look(bare: &mut Bare) -> Option<Look> {
     let parts: Vec<Value> = bare.reply("leader_look", &[LOCK, RECORD], &[]);
-    match parts.len() {
-        0 => None,
-        _ => Some(redis::from_redis_value(Value::Array(parts)).expect("four parts")),
+    if parts.is_empty() {
+        return None;
     }
+    Some(redis::from_redis_value(Value::Array(parts)).expect("four parts"))
 }
 
 /// Asserts that the leader has this owner, token and value.
@@ -87,9 +87,9 @@ fn leader_announce_replies_as_documented() {
 
 #[test]
 fn leader_look_replies_as_documented() {
-    let documented = "empty without a leader; else 1 the owner, 2 the token and 3 the value, both \
-        as text, 4 the lock's remaining lease in ms, -1 without an expiry";
-    assert_eq!(tagged(&script("leader_look").text, "RETURNS"), documented, "each is tried below");
+    let leader = "else 1 the owner, 2 the token and 3 the value, both as text, 4 the lock's \
+                  remaining lease in ms, -1 without an expiry";
+    documents("leader_look", &["empty without a leader", leader]);
     let mut bare = Bare::start();
     assert_eq!(look(&mut bare), None);
     take(&mut bare, MINE);
@@ -159,7 +159,7 @@ fn a_candidate_that_leaves_ends_its_wait_and_no_record() {
     assert_leader(&mut bare, MINE, "7", "x");
 }
 
-/// Each late copy runs in the next term.
+/// A late copy of each command runs in the next term.
 #[test]
 fn late_copies_change_nothing_in_the_next_term() {
     let mut bare = Bare::start();

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::harness::bare::*;
+use crate::harness::details::wake_channel;
 use crate::harness::{Server, exists, pttl};
+use crate::sequences::try_sequences;
 
 const WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1:write";
 const OTHER_WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2:write";
@@ -14,7 +16,6 @@ const QUEUE: [&str; 3] =
     [LOCK, "redisson_lock_queue:{the-lock}", "redisson_lock_timeout:{the-lock}"];
 const NO_EXPIRY: &str = "-1 held without expiry";
 const LEASE: &str = "else the holder's remaining lease in ms";
-const RECEIVED: &str = "else the number of subscribers that received the message";
 
 fn fields(server: &Server) -> BTreeMap<String, String> {
     server.ask(&["HGETALL", LOCK])
@@ -26,11 +27,6 @@ fn map<const N: usize>(fields: [(&str, &str); N]) -> BTreeMap<String, String> {
 
 fn timeout(owner: &str) -> String {
     format!("{{the-lock}}:{owner}:rwlock_timeout:1")
-}
-
-fn micros(server: &Server) -> i64 {
-    let (seconds, micros): (i64, i64) = server.ask(&["TIME"]);
-    seconds * 1_000_000 + micros
 }
 
 /// Asserts that a refusal publishes the channel, and that nothing else is published.
@@ -76,8 +72,9 @@ fn no_repeated_acquire_shortens_a_lease() {
             }
         }
         bare.try_call::<redis::Value>(script, keys, args).expect("held by this owner");
-        let keys = bare.server.keys();
-        keys.iter().for_each(|key| assert_ttl(&bare.server, key, 300_000..=600_000));
+        for key in bare.server.keys() {
+            assert_ttl(&bare.server, &key, 300_000..=600_000);
+        }
         bare.ask::<()>(&["FLUSHALL"]);
     }
 }
@@ -139,7 +136,7 @@ fn fenced_acquire_replies_as_documented_and_its_tokens_grow() {
 fn a_release_by_force_tells_each_client_of_the_holders_once() {
     const THIRD: &str = "6ba7b810-9dad-81d1-80b4-00c04fd430c8:7";
     let bare = &mut Bare::start();
-    let wake = |owner: &str| format!("leasehold:wake:{{{}}}", &owner[..36]);
+    let wake = |owner: &str| wake_channel(&owner[..36]);
     let mut listeners = [MINE, THIRD].map(|owner| Listener::on(&bare.server, &wake(owner)));
     let again = format!("{}:77", &MINE[..36]);
     for owner in [MINE, &again, THIRD] {
@@ -246,7 +243,7 @@ fn read_acquire_and_release_reply_as_documented() {
     assert!(write(&mut bare, "60000", WRITER) > 30_000, "readers exclude a writer");
     assert_eq!(end_read(&mut bare, MINE), 0);
     assert_ttl(&bare.server, LOCK, 5_000..=10_000);
-    assert_eq!(bare.server.keys(), [LOCK, &timeout(OTHER)].map(str::to_owned).to_vec().sorted());
+    assert_eq!(bare.server.keys(), [LOCK, &timeout(OTHER)]);
 
     // The same owner again: the full lease, the same count.
     assert_eq!(read(&mut bare, "60000", OTHER), -2);
@@ -268,17 +265,6 @@ fn read_acquire_and_release_reply_as_documented() {
     hold(&bare.server, LOCK, OTHER, "60000");
     assert!(read(&mut bare, "60000", MINE) > 30_000, "a hash without a mode is no free lock");
     assert!(write(&mut bare, "60000", WRITER) > 30_000);
-}
-
-trait Sorted {
-    fn sorted(self) -> Self;
-}
-
-impl Sorted for Vec<String> {
-    fn sorted(mut self) -> Vec<String> {
-        self.sort();
-        self
-    }
 }
 
 /// Redisson differs: there a read release shortens the lease of its own writer, and no message is
@@ -399,8 +385,7 @@ fn read_renew_replies_as_documented_and_never_shortens_a_lease() {
     documents("read_renew", &[lost]);
     let mut bare = Bare::start();
     let renew = |bare: &mut Bare, lease: &str| -> Vec<i64> {
-        bare.try_call("read_renew", &[LOCK, "text", "gone"], &[lease, MINE, MINE, MINE])
-            .expect("a list")
+        bare.reply("read_renew", &[LOCK, "text", "gone"], &[lease, MINE, MINE, MINE])
     };
     bare.server.ask::<()>(&["SET", "text", "no lock"]);
     assert_eq!(renew(&mut bare, "60000"), [1, 2, 3]);
@@ -592,10 +577,12 @@ fn waiters_that_timed_out_at_the_head_of_the_fair_queue_are_removed() {
     let time_out =
         |bare: &Bare, owner: &str| bare.server.ask::<()>(&["ZADD", QUEUE[2], "1", owner]);
     assert_eq!(take(&mut bare, "a", "300000"), -2);
-    ["b", "c", "d", "e"].iter().for_each(|owner| {
+    for owner in ["b", "c", "d", "e"] {
         take(&mut bare, owner, "300000");
-    });
-    ["b", "c", "e"].iter().for_each(|owner| time_out(&bare, owner));
+    }
+    for owner in ["b", "c", "e"] {
+        time_out(&bare, owner);
+    }
     let mut listener = Listener::on(&bare.server, "own:d");
     assert_eq!(end_fair(&mut bare, "a"), 1, "d receives the message");
     assert_eq!(listener.next_message(), ("own:d".to_owned(), "0".to_owned()));
@@ -619,9 +606,9 @@ fn fair_release_force_unlock_and_leave_reply_as_documented() {
     assert_eq!(take(&mut bare, "a", "300000"), -2);
     assert_eq!(end_fair(&mut bare, "a"), 0, "no waiter");
     assert_eq!(take(&mut bare, "a", "300000"), -2);
-    ["b", "c", "d"].iter().for_each(|owner| {
+    for owner in ["b", "c", "d"] {
         take(&mut bare, owner, "300000");
-    });
+    }
     assert_eq!(end_fair(&mut bare, "b"), -1);
 
     // From the middle of the queue: the waiters behind move up. The lock is held: no message.
@@ -681,8 +668,8 @@ fn early_release_replies_as_documented() {
         // Late copies of the commands of the hold that has ended.
         assert!(bare.call("plain_acquire", &[LOCK], &["60000", MINE]) > LEFT);
         assert_eq!(bare.call("plain_release", &[LOCK], &[MINE, CHANNEL, "0"]), -1);
-        let renewed = bare.try_call::<Vec<usize>>("plain_renew", &[LOCK], &["900000", MINE]);
-        assert_eq!(renewed.expect("a list"), [1], "not held");
+        let lost: Vec<usize> = bare.reply("plain_renew", &[LOCK], &["900000", MINE]);
+        assert_eq!(lost, [1], "not held");
         bare.assert_held_by(NOBODY);
         assert_ttl(&bare.server, LOCK, LEFT..=300_000);
         assert_eq!(bare.call("plain_force_unlock", &[LOCK], &[CHANNEL, "0"]), 1);
@@ -852,10 +839,14 @@ fn a_name_that_is_another_field_of_the_lock_is_no_holder() {
     bare.server.ask::<()>(&["DEL", LOCK]);
     assert_eq!(write(&mut bare, "60000", WRITER), -2);
     assert_eq!(read(&mut bare, "60000", MINE), -2);
-    ["mode", "write", WRITER, MINE, "nobody"].iter().for_each(|name| refused(&mut bare, name));
+    for name in ["mode", "write", WRITER, MINE, "nobody"] {
+        refused(&mut bare, name);
+    }
     bare.server.ask::<()>(&["DEL", LOCK]);
     assert_eq!(read(&mut bare, "60000", MINE), -2);
-    ["mode", "read", MINE, "nobody"].iter().for_each(|name| refused(&mut bare, name));
+    for name in ["mode", "read", MINE, "nobody"] {
+        refused(&mut bare, name);
+    }
 }
 
 /// A lock that is held under such a name is not free to other kinds.
@@ -976,43 +967,43 @@ impl Model {
     }
 }
 
-/// Runs a step as Redisson's scripts do. Redisson releases only what it holds; the model knows it.
-fn redisson(bare: &mut Bare, holder: &str, step: i64) -> i64 {
-    let mut field = |words: &[&str]| bare.ask::<i64>(words);
-    if step > 0 {
-        let entered = field(&["EXISTS", LOCK]) == 0 || field(&["HEXISTS", LOCK, holder]) == 1;
-        if entered {
-            field(&["HINCRBY", LOCK, holder, "1"]);
-            field(&["PEXPIRE", LOCK, "60000"]);
-        }
-        return if entered { -2 } else { 0 };
-    }
-    if field(&["HINCRBY", LOCK, holder, "-1"]) > 0 {
+/// Acquires as Redisson's script does.
+fn enter_as_redisson(bare: &mut Bare, holder: &str) -> i64 {
+    if bare.ask(&["EXISTS", LOCK]) && !bare.ask::<bool>(&["HEXISTS", LOCK, holder]) {
         return 0;
     }
-    field(&["DEL", LOCK])
+    bare.ask::<()>(&["HINCRBY", LOCK, holder, "1"]);
+    bare.ask::<()>(&["PEXPIRE", LOCK, "60000"]);
+    -2
+}
+
+/// Releases as Redisson's script does. Redisson releases only what it holds; the model knows it.
+fn leave_as_redisson(bare: &mut Bare, holder: &str) -> i64 {
+    if bare.ask::<i64>(&["HINCRBY", LOCK, holder, "-1"]) > 0 {
+        return 0;
+    }
+    bare.ask(&["DEL", LOCK])
 }
 
 fn take_step(bare: &mut Bare, step: Step, expected: i64) -> i64 {
-    let hold = numbered;
     let reply = match step {
-        Step::Acquire(number) => {
-            let holder = Model::holder_of(number).to_string();
-            enter(bare, &hold(number), "60000", &holder)
+        Step::Acquire(hold) => {
+            let holder = Model::holder_of(hold).to_string();
+            enter(bare, &numbered(hold), "60000", &holder)
         }
-        Step::Release(number) => {
-            let holder = Model::holder_of(number).to_string();
-            bare.call("named_release", &[LOCK], &[&holder, &hold(number), CHANNEL, "0"])
+        Step::Release(hold) => {
+            let holder = Model::holder_of(hold).to_string();
+            bare.call("named_release", &[LOCK], &[&holder, &numbered(hold), CHANNEL, "0"])
         }
-        Step::Renew(number) => {
-            let lost: Vec<i64> =
-                bare.try_call("plain_renew", &[LOCK], &["60000", &hold(number)]).expect("a reply");
+        Step::Renew(hold) => {
+            let args = ["60000", &numbered(hold)];
+            let lost: Vec<i64> = bare.reply("plain_renew", &[LOCK], &args);
             return if lost.is_empty() { 0 } else { -1 };
         }
         Step::Unlock(holder) => end_any(bare, &holder.to_string()),
-        Step::Enter(holder) => redisson(bare, &holder.to_string(), 1),
+        Step::Enter(holder) => enter_as_redisson(bare, &holder.to_string()),
         Step::Leave(_) if expected == -1 => -1,
-        Step::Leave(holder) => redisson(bare, &holder.to_string(), -1),
+        Step::Leave(holder) => leave_as_redisson(bare, &holder.to_string()),
         Step::Lapse => bare.ask::<i64>(&["DEL", LOCK]).min(0),
     };
     // A remaining lease.
@@ -1033,24 +1024,19 @@ fn the_count_of_a_holder_is_the_number_of_its_holds_in_every_order() {
         1 => (0..2usize).prop_map(Step::Leave),
         1 => Just(Step::Lapse),
     ];
-    let mut bare = Bare::start();
+    let bare = Bare::start();
     let _listener = Listener::on(&bare.server, CHANNEL);
-    let config = ProptestConfig { cases: 200, ..ProptestConfig::default() };
-    let mut runner = proptest::test_runner::TestRunner::new(config);
-    let bare = std::cell::RefCell::new(&mut bare);
-    let outcome = runner.run(&proptest::collection::vec(step, 1..40), |steps| {
-        let mut bare = bare.borrow_mut();
+    try_sequences(bare, 200, proptest::collection::vec(step, 1..40), |bare, steps| {
         let mut model = Model::default();
         bare.ask::<i64>(&["DEL", LOCK]);
         for step in steps {
             let expected = model.apply(step);
-            prop_assert_eq!(take_step(&mut bare, step, expected), expected, "{:?}", step);
+            prop_assert_eq!(take_step(bare, step, expected), expected, "{:?}", step);
             let fields: BTreeMap<String, String> = bare.ask(&["HGETALL", LOCK]);
             prop_assert_eq!(fields, model.fields(), "after {:?}", step);
         }
         Ok(())
     });
-    outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
 // ---------------------------------------------------------------------------------
@@ -1071,9 +1057,8 @@ struct Description {
 /// Calls `lock_info`; `None` stands for an empty list.
 fn describe(bare: &mut Bare, verb: &str, keys: &[&str]) -> Vec<Option<Description>> {
     let names: Vec<String> = keys.iter().map(|key| format!("{{{key}}}")).collect();
-    let args: Vec<&str> = [verb].into_iter().chain(names.iter().map(String::as_str)).collect();
-    let reply = bare.try_call::<Vec<Vec<redis::Value>>>("lock_info", keys, &args);
-    let parts = reply.unwrap_or_else(|error| panic!("{keys:?}: {error}"));
+    let args = [&[verb][..], &texts(&names)].concat();
+    let parts: Vec<Vec<redis::Value>> = bare.reply("lock_info", keys, &args);
     let describe = |parts: Vec<redis::Value>| {
         let mut parts = parts.into_iter();
         let ttl = redis::from_redis_value(parts.next()?).expect("a number");

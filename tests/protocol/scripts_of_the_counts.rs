@@ -20,13 +20,9 @@ fn latch_record(number: u32) -> String {
     format!("leasehold_request:{{the-latch}}:6ba7b810-9dad-41d1-80b4-00c04fd430c8:{number}")
 }
 
-fn try_take(bare: &mut Bare, request: u32, permits: &str) -> RedisResult<(i64, i64)> {
-    bare.try_call("count_take", &[PERMITS, &record(request)], &[permits, LIFETIME])
-}
-
 #[track_caller]
 fn take(bare: &mut Bare, request: u32, permits: &str) -> (i64, i64) {
-    try_take(bare, request, permits).unwrap_or_else(|error| panic!("{permits}: {error}"))
+    bare.reply("count_take", &[PERMITS, &record(request)], &[permits, LIFETIME])
 }
 
 fn try_add(bare: &mut Bare, request: u32, permits: &str) -> RedisResult<i64> {
@@ -39,13 +35,9 @@ fn add(bare: &mut Bare, request: u32, permits: &str) -> i64 {
     try_add(bare, request, permits).unwrap_or_else(|error| panic!("{permits}: {error}"))
 }
 
-fn try_drain(bare: &mut Bare, request: u32) -> RedisResult<String> {
-    bare.try_call("count_drain", &[PERMITS, &record(request)], &[LIFETIME])
-}
-
 #[track_caller]
 fn drain(bare: &mut Bare, request: u32) -> String {
-    try_drain(bare, request).unwrap_or_else(|error| panic!("{request}: {error}"))
+    bare.reply("count_drain", &[PERMITS, &record(request)], &[LIFETIME])
 }
 
 #[track_caller]
@@ -344,9 +336,10 @@ fn latch_set_replies_as_documented() {
     // A latch without a key, with 0 and with less is open. Each count begins a round.
     let mut rounds = vec![first];
     for (request, open) in [(3, "0"), (4, "-5"), (5, "")] {
-        match open {
-            "" => drop(bare.ask::<i64>(&["DEL", LATCH])),
-            _ => bare.ask::<()>(&["SET", LATCH, open]),
+        if open.is_empty() {
+            bare.ask::<()>(&["DEL", LATCH]);
+        } else {
+            bare.ask::<()>(&["SET", LATCH, open]);
         }
         assert_eq!(set_count(&mut bare, request, "9223372036854775807"), 1, "{open:?}");
         assert_message(&mut listener, LATCH_CHANNEL, "1");
@@ -482,11 +475,11 @@ fn requests() -> [(&'static str, Vec<String>, Vec<&'static str>); 8] {
 #[test]
 fn a_key_that_holds_no_integer_is_refused_without_a_record() {
     let mut bare = Bare::start();
-    let texts = NO_INTEGERS.map(|text| ["SET", text]);
+    let wrong_texts = NO_INTEGERS.map(|text| ["SET", text]);
     for (script, keys, args) in requests() {
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let keys = texts(&keys);
         let (count, request) = (keys[0], keys[keys.len() - 1]);
-        for [command, value] in [["RPUSH", "an element"]].into_iter().chain(texts) {
+        for [command, value] in [["RPUSH", "an element"]].into_iter().chain(wrong_texts) {
             bare.ask::<Value>(&[command, count, value]);
             let content = bare.server.content(count);
             let reply = bare.try_call::<Value>(script, &keys, &args);
@@ -514,12 +507,11 @@ fn a_full_server_still_adds_undoes_counts_down_and_deletes() {
     for (script, keys, args) in requests() {
         let request = if keys.len() == 2 { record(2) } else { latch_record(2) };
         let keys = [&keys[..keys.len() - 1], &[request]].concat();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let reply = bare.try_call::<Value>(script, &keys, &args);
+        let reply = bare.try_call::<Value>(script, &texts(&keys), &args);
         let takes = ["count_take", "count_drain"].contains(&script);
         match reply {
             Err(error) => assert!(takes && is_refused_as("OOM", &error), "{script}: {error}"),
-            // Both exist, so nothing would be written.
+            // Both counts exist, so nothing would be written.
             Ok(reply) if script.ends_with("_set") => assert_eq!(reply, Value::Int(0)),
             Ok(_) => assert!(!takes, "{script}"),
         }
@@ -533,8 +525,7 @@ fn a_full_server_still_adds_undoes_counts_down_and_deletes() {
     bare.ask::<()>(&["DEL", PERMITS]);
     for (script, keys, args) in requests().into_iter().filter(|it| it.0.ends_with("_set")) {
         let keys = [&keys[..keys.len() - 1], &[keys[keys.len() - 1].clone() + "7"]].concat();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let reply = bare.try_call::<Value>(script, &keys, &args);
+        let reply = bare.try_call::<Value>(script, &texts(&keys), &args);
         assert!(reply.is_err_and(|error| is_refused_as("OOM", &error)), "{script}");
     }
 }
@@ -543,17 +534,11 @@ fn a_full_server_still_adds_undoes_counts_down_and_deletes() {
 #[test]
 fn count_scripts_access_only_the_keys_in_keys() {
     for (script, keys, args) in requests() {
-        let bare = Bare::start();
+        let mut bare = Bare::start();
+        bare.ask::<()>(&["SET", &keys[0], "1"]);
         let patterns: Vec<String> = keys.iter().map(|key| format!("~{key}")).collect();
-        let rule = ["on", ">secret", "resetchannels", "&redisson_*", "+@all"];
-        let rule = [&["ACL", "SETUSER", "narrow"], &rule[..]].concat();
-        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
-        bare.server.ask::<()>(&[&rule[..], &patterns].concat());
-        bare.server.ask::<()>(&["SET", &keys[0], "1"]);
-        let connection = bare.server.connection_as("narrow", "secret");
-        let mut narrow = Bare { server: bare.server, connection };
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        narrow.reply::<Value>(script, &keys, &args);
+        let rules = [&["resetchannels", "&redisson_*", "+@all"][..], &texts(&patterns)].concat();
+        bare.restricted(&rules).reply::<Value>(script, &texts(&keys), &args);
     }
 }
 

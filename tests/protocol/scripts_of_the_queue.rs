@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use redis::{RedisResult, Value};
 
 use crate::harness::bare::*;
+use crate::harness::details::wake_channel;
 use crate::harness::{Cluster, Server, pttl};
+use crate::sequences::try_sequences;
 
 const QUEUE: &str = "the-queue:{the-lock}";
 const CLIENTS: &str = "the-clients:{the-lock}";
@@ -65,7 +67,7 @@ struct Granted {
 }
 
 fn listen(bare: &Bare, client: usize) -> Listener {
-    Listener::on(&bare.server, &format!("leasehold:wake:{{{}}}", uuid(client)))
+    Listener::on(&bare.server, &wake_channel(uuid(client)))
 }
 
 /// Returns the next grant. Skips messages about locks that were freed by force.
@@ -135,8 +137,8 @@ fn force(bare: &mut Bare) -> i64 {
 
 #[track_caller]
 fn beats(bare: &mut Bare, client: usize, keys: &[&str]) -> Vec<Beat> {
-    let reply = bare.try_call("queue_heartbeat", keys, &[&uuid(client), "30000", "single"]);
-    let numbers: Vec<i64> = reply.unwrap_or_else(|error| panic!("{keys:?}: {error}"));
+    let args = [&*uuid(client), "30000", "single"];
+    let numbers: Vec<i64> = bare.reply("queue_heartbeat", keys, &args);
     assert_eq!(numbers.len(), keys.len() / 4 * 5);
     let beat =
         |it: &[i64]| Beat { since: it[0], ttl: it[1], hold: it[2], token: it[3], bound: it[4] };
@@ -154,11 +156,6 @@ fn queued(server: &Server) -> Vec<String> {
 
 fn counter(server: &Server) -> Option<i64> {
     server.ask(&["GET", COUNTER])
-}
-
-fn micros(server: &Server) -> i64 {
-    let (seconds, micros): (i64, i64) = server.ask(&["TIME"]);
-    seconds * 1_000_000 + micros
 }
 
 #[track_caller]
@@ -180,7 +177,6 @@ fn assert_expiries(server: &Server) {
     }
 }
 
-const RECEIVED: &str = "else the number of subscribers that received the message";
 const ACQUIRED: [&str; 8] = [
     "1 -2 acquired",
     "-1 held without expiry",
@@ -391,7 +387,7 @@ fn a_heartbeat_reports_since_when_a_client_has_its_terms() {
     assert_expiries(&bare.server);
 }
 
-/// Else each grant to the only waiter would make other callers of its client ask.
+/// Otherwise each grant to the only waiter would make other callers of its client ask.
 #[test]
 fn a_grant_keeps_the_terms_of_the_clients_and_the_last_caller_deletes_them() {
     let mut bare = Bare::start();
@@ -427,7 +423,7 @@ fn a_client_learns_of_a_grant_that_was_ended_by_force() {
     assert!(beat(&mut bare, 2).since > since);
 }
 
-/// Else other clients would overtake the waiters of the holder's client.
+/// Otherwise other clients would overtake the waiters of the holder's client.
 #[test]
 fn force_unlock_keeps_the_places_of_the_clients_of_the_holder() {
     let mut bare = Bare::start();
@@ -607,7 +603,9 @@ fn a_grant_passes_over_dead_waiters() {
     let mut listener = listen(&bare, 2);
     for dead in [1, 100] {
         take(&mut bare, &owner(1, dead));
-        (0..dead).for_each(|client| wait_and_die(&mut bare, &owner(10 + client, 1)));
+        for client in 0..dead {
+            wait_and_die(&mut bare, &owner(10 + client, 1));
+        }
         wait(&mut bare, &owner(2, dead), SINGLE);
         let since = wait(&mut bare, &owner(3, dead), SINGLE).since;
         end_terms(&mut bare, &owner(3, dead));
@@ -620,7 +618,7 @@ fn a_grant_passes_over_dead_waiters() {
     }
 }
 
-/// Else the clients of a lock that is always in use would add up.
+/// Otherwise the clients of a lock that is always in use would add up.
 #[test]
 fn clients_that_are_gone_are_forgotten() {
     let mut bare = Bare::start();
@@ -704,7 +702,9 @@ fn a_run_that_meets_too_many_dead_waiters_continues_at_the_next_step() {
         assert_eq!(release(&mut bare, &owner(1, 1)), 0, "no grant, but a message to other kinds");
         assert_eq!(bare.server.ask::<usize>(&["ZCARD", QUEUE]), 6, "bounded");
         match step {
-            "heartbeat" => drop(beat(&mut bare, 3)),
+            "heartbeat" => {
+                beat(&mut bare, 3);
+            }
             "try" => assert_about(30_000, take(&mut bare, &owner(3, 1)).ttl),
             "wait" => assert_about(30_000, wait(&mut bare, &owner(3, 1), SINGLE).ttl),
             "release" => assert_eq!(release(&mut bare, &owner(3, 1)), -1),
@@ -874,7 +874,7 @@ fn one_call_carries_the_heartbeats_of_several_locks() {
     let mut listener = listen(&bare, 2);
     let names: Vec<[String; 4]> =
         ["a", "b", "c"].map(|it| KEYS.map(|key| format!("{key}-{it}"))).into();
-    let keys: Vec<&str> = names.iter().flatten().map(String::as_str).collect();
+    let keys = texts(names.as_flattened());
     hold(&bare.server, "the-lock-a", JAVA, "60000");
     bare.ask::<()>(&["ZADD", keys[5], "1", &owner(2, 5)]);
     let replies: [Beat; 3] = beats(&mut bare, 2, &keys).try_into().expect("three locks");
@@ -1011,14 +1011,14 @@ fn a_key_of_another_type_is_refused() {
     }
 }
 
-/// Else one damaged key would end the waits of all locks in the call.
+/// Otherwise one damaged key would end the waits of all locks in the call.
 #[test]
 fn a_damaged_lock_does_not_prevent_the_heartbeats_of_other_locks() {
     let mut bare = Bare::start();
     let mut listener = listen(&bare, 2);
     let others: Vec<String> = KEYS.iter().map(|key| format!("{key}-b")).collect();
-    let keys: Vec<&str> = KEYS.into_iter().chain(others.iter().map(String::as_str)).collect();
-    for key in [LOCK, QUEUE, CLIENTS, COUNTER] {
+    let keys = [&KEYS[..], &texts(&others)].concat();
+    for key in KEYS {
         if key != LOCK {
             bare.ask::<()>(&["ZADD", QUEUE, "1", &owner(2, 1)]);
         }
@@ -1141,6 +1141,7 @@ fn mode_of(client: usize) -> Wait<'static> {
 /// Runs a step and returns the client that called, and the token of its hold if it has one.
 fn run(bare: &mut Bare, step: Step) -> (Option<usize>, Option<i64>) {
     let token = |it: Acquired| (it.ttl == -2).then_some(it.token);
+    let nothing = |_: i64| (None, None);
     match step {
         Step::Try(client, hold) => (Some(client), token(take(bare, &owner(client, hold)))),
         Step::Wait(client, hold, is_heavy) => {
@@ -1150,28 +1151,22 @@ fn run(bare: &mut Bare, step: Step) -> (Option<usize>, Option<i64>) {
         }
         Step::Beat(client) => {
             let args = [&*uuid(client), "30000", mode_of(client).mode];
-            let reply = bare.try_call::<Vec<i64>>("queue_heartbeat", &KEYS, &args);
-            let reply = reply.expect("a reply");
+            let reply: Vec<i64> = bare.reply("queue_heartbeat", &KEYS, &args);
             assert!(reply[4] >= reply[3], "{reply:?}");
             (Some(client), (reply[2] > 0).then_some(reply[3]))
         }
-        _ => {
-            let _: i64 = match step {
-                Step::Release(client, hold) => release(bare, &owner(client, hold)),
-                Step::Die(client) => bare.ask(&["HDEL", CLIENTS, &uuid(client)]),
-                Step::Lapse => bare.ask(&["DEL", LOCK]),
-                Step::LoseCounter => bare.ask(&["DEL", COUNTER]),
-                _ => force(bare),
-            };
-            (None, None)
-        }
+        Step::Release(client, hold) => nothing(release(bare, &owner(client, hold))),
+        Step::Force => nothing(force(bare)),
+        Step::Die(client) => nothing(bare.ask(&["HDEL", CLIENTS, &uuid(client)])),
+        Step::Lapse => nothing(bare.ask(&["DEL", LOCK])),
+        Step::LoseCounter => nothing(bare.ask(&["DEL", COUNTER])),
     }
 }
 
-/// Returns whether a server would grant the lock to this waiter.
-fn is_live(look: &Look, caller: Option<usize>, waiter: &str) -> bool {
+/// Returns whether a server would grant the lock to this waiter. Client `alive` has terms.
+fn is_live(look: &Look, alive: Option<usize>, waiter: &str) -> bool {
     let has_terms = look.since(waiter).is_some()
-        || caller.is_some_and(|caller| waiter.starts_with(&uuid(caller)));
+        || alive.is_some_and(|client| waiter.starts_with(&uuid(client)));
     has_terms && !waiter.starts_with(&uuid(1))
 }
 
@@ -1203,9 +1198,12 @@ fn is_best(before: &Look, after: &Look, step: Step, caller: Option<usize>) -> bo
     let own = own_field(step);
     let is_own = |waiter: &String| own.as_ref() == Some(waiter);
     let is_release = matches!(step, Step::Release(..));
-    let mut live = before.queue.iter().filter(|waiter| {
-        if is_own(waiter) { !is_release } else { is_live(before, caller_of(step, caller), waiter) }
-    });
+    // A try does not count its client as alive.
+    let alive = caller.filter(|_| !matches!(step, Step::Try(..)));
+    let mut live = before
+        .queue
+        .iter()
+        .filter(|waiter| if is_own(waiter) { !is_release } else { is_live(before, alive, waiter) });
     let expected = live.next().or(own.as_ref().filter(|_| !is_release));
     let comes_first = matches!(step, Step::Wait(_, _, true)) && after.holder == own;
     after.holder.as_ref() == expected || comes_first
@@ -1232,11 +1230,6 @@ fn check(before: &Look, after: &Look, step: Step, caller: Option<usize>) -> Resu
     Ok(())
 }
 
-/// A try does not count its client as alive.
-fn caller_of(step: Step, caller: Option<usize>) -> Option<usize> {
-    caller.filter(|_| !matches!(step, Step::Try(..)))
-}
-
 fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
     use proptest::prelude::*;
     let number = 1..4usize;
@@ -1259,18 +1252,14 @@ fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
 #[test]
 fn no_order_of_the_steps_loses_a_place_silently_or_leaves_a_lock_free() {
     use proptest::prelude::*;
-    let mut bare = Bare::start();
+    let bare = Bare::start();
     let _listeners = [listen(&bare, 2), listen(&bare, 3)];
-    let config = ProptestConfig { cases: 100, ..ProptestConfig::default() };
-    let mut runner = proptest::test_runner::TestRunner::new(config);
-    let bare = std::cell::RefCell::new(&mut bare);
-    let outcome = runner.run(&steps(), |steps| {
-        let mut bare = bare.borrow_mut();
+    try_sequences(bare, 100, steps(), |bare, steps| {
         bare.ask::<()>(&["FLUSHALL"]);
-        let (mut before, mut last) = (look(&mut bare), 0);
+        let (mut before, mut last) = (look(bare), 0);
         for step in steps {
-            let (caller, token) = run(&mut bare, step);
-            let after = look(&mut bare);
+            let (caller, token) = run(bare, step);
+            let after = look(bare);
             let checked = check(&before, &after, step, caller);
             prop_assert_eq!(checked, Ok(()), "{:?}: {:?} -> {:?}", step, before, after);
             let is_same = after.holder == before.holder;
@@ -1286,7 +1275,6 @@ fn no_order_of_the_steps_loses_a_place_silently_or_leaves_a_lock_free() {
         }
         Ok(())
     });
-    outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
 // ---------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ const CLAIM: &str = "leasehold_claim:{the-permits}";
 const KEYS: [&str; 3] = [PERMITS, EXPIRIES, CLAIM];
 const RECORD: &str = "leasehold_request:{the-permits}:6ba7b810-9dad-41d1-80b4-00c04fd430c8:1";
 const MINUTE: i64 = 60_000;
-const RECEIVED: &str = "else the number of subscribers that received the message";
 
 /// The arguments of a request for permits.
 #[derive(Clone, Copy)]
@@ -64,8 +63,7 @@ fn leave(bare: &mut Bare, claimant: &str, ids: &[&str]) -> i64 {
 #[track_caller]
 fn renew(bare: &mut Bare, lease: i64, ids: &[&str]) -> Vec<usize> {
     let lease = lease.to_string();
-    let keys: Vec<&str> = ids.iter().map(|_| EXPIRIES).collect();
-    bare.reply("semaphore_renew", &keys, &[&[&*lease], ids].concat())
+    bare.reply("semaphore_renew", &vec![EXPIRIES; ids.len()], &[&[&*lease], ids].concat())
 }
 
 #[track_caller]
@@ -101,8 +99,7 @@ fn polls(bare: &mut Bare, keys: &[&str], waiters: &[Waiter]) -> Vec<Polled> {
         let numbers = [permits, waited].map(|it| it.to_string());
         args.extend([SEMAPHORE_CHANNEL, claimant, &numbers[0], &numbers[1], mode].map(Into::into));
     }
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let numbers: Vec<i64> = bare.reply("semaphore_poll", keys, &args);
+    let numbers: Vec<i64> = bare.reply("semaphore_poll", keys, &texts(&args));
     assert_eq!(numbers.len(), 4 * waiters.len());
     let polled =
         |it: &[i64]| Polled { must_ask: it[0], others: it[1], left: it[2], capacity: it[3] };
@@ -140,8 +137,7 @@ fn assert_claim(bare: &mut Bare, claimant: &str, permits: &str) {
 
 /// Returns the time of the server, in ms since 1970.
 fn now(server: &Server) -> i64 {
-    let (seconds, micros): (i64, i64) = server.ask(&["TIME"]);
-    seconds * 1000 + micros / 1000
+    micros(server) / 1000
 }
 
 /// Asserts that the lease of a permit is of this length, and began within the last 30 s.
@@ -155,7 +151,9 @@ fn assert_lease(bare: &mut Bare, id: &str, lease: i64) {
 /// Makes the leases of permits end an hour ago.
 fn expire(bare: &mut Bare, ids: &[&str]) {
     let past = (now(&bare.server) - 60 * MINUTE).to_string();
-    ids.iter().for_each(|id| bare.ask(&["ZADD", EXPIRIES, "XX", &past, id]));
+    for id in ids {
+        bare.ask::<()>(&["ZADD", EXPIRIES, "XX", &past, id]);
+    }
 }
 
 /// Makes this number of further permits be in use, with leases that ended, the first one first.
@@ -204,9 +202,11 @@ fn semaphore_acquire_replies_as_documented() {
     let ten = Call { capacity: "10", ..CALL };
     assert_eq!(acquire(&mut bare, ten, &["b1", "b2", "b3", "b4", "b5", "b6"]), (-3, 5));
     assert_eq!(pttl(&bare.server, PERMITS), -1);
-    ["a1", "a2", "a3"].iter().for_each(|id| assert_lease(&mut bare, id, MINUTE));
+    for id in ["a1", "a2", "a3"] {
+        assert_lease(&mut bare, id, MINUTE);
+    }
 
-    // All or none. The time is that of the permit that expires first.
+    // A call takes all permits or none. The time is that of the permit that expires first.
     let (left, others) = acquire(&mut bare, KNOWN, &["b1", "b2", "b3"]);
     assert!((30_000..=MINUTE).contains(&left) && others == 2, "{left}, {others}");
     assert_state(&mut bare, 2, &["a1", "a2", "a3"]);
@@ -216,8 +216,9 @@ fn semaphore_acquire_replies_as_documented() {
 
     // No permit expires: those of Redisson, and none in use beside a claim.
     bare.ask::<()>(&["DEL", EXPIRIES]);
-    let forever: [&str; 5] = ["j1", "j2", "j3", "j4", "j5"];
-    forever.iter().for_each(|id| bare.ask(&["ZADD", EXPIRIES, &NEVER.to_string(), id]));
+    for id in ["j1", "j2", "j3", "j4", "j5"] {
+        bare.ask::<()>(&["ZADD", EXPIRIES, &NEVER.to_string(), id]);
+    }
     assert_eq!(acquire(&mut bare, KNOWN, &["c1"]), (-1, 0));
     bare.ask::<()>(&["DEL", EXPIRIES]);
     resize(&mut bare, RECORD, "5");
@@ -282,9 +283,10 @@ fn an_acquire_counts_only_the_permits_that_its_hold_lacks() {
     assert_eq!(acquire(&mut bare, KNOWN, &mine), (-2, 0), "one permit is enough");
     assert_state(&mut bare, 0, &["a1", "a2", "a3", "b1", "b2"]);
 
-    // One is not enough for a hold that lost two, and the claim of another caller counts.
-    let lost = ["a2", "a3", "b1"];
-    lost.iter().for_each(|id| assert!(redisson::release(&mut bare, moment, id)));
+    // One permit is not enough for a hold that lost two, and the claim of another caller counts.
+    for lost in ["a2", "a3", "b1"] {
+        assert!(redisson::release(&mut bare, moment, lost));
+    }
     assert_eq!(take(&mut bare, &["c1", "c2"]), 1);
     assert!(acquire(&mut bare, KNOWN, &mine).0 > 0);
     assert!(redisson::release(&mut bare, moment, "c1"));
@@ -400,7 +402,7 @@ fn semaphore_leave_replies_as_documented() {
     assert_state(&mut bare, 5, &[]);
     assert_eq!(silently(&mut bare, |bare| leave(bare, "w:1", &mine)), -1);
 
-    // Some of them.
+    // Only one of two permits was taken.
     take(&mut bare, &["a1"]);
     assert_eq!(leave(&mut bare, "", &mine), -1);
     assert_message(&mut listener, "5");
@@ -425,22 +427,18 @@ fn semaphore_leave_replies_as_documented() {
     assert_state(&mut bare, 0, &["b1", "b2", "b3", "c1", "c2"]);
 }
 
-fn early_release(bare: &mut Bare, left: &str, ids: &[&str]) -> i64 {
-    bare.call("semaphore_early_release", &[EXPIRIES], &[&[left][..], ids].concat())
-}
-
 #[test]
 fn semaphore_early_release_replies_as_documented() {
     let some = "-1 not all of them were held, the others stay in use";
     documents("semaphore_early_release", &[some, "0 ended"]);
     let mut bare = Bare::start();
     let mine = ["12345678a0000001", "12345678a0000002"];
-    assert_eq!(early_release(&mut bare, "1000", &mine), -1);
+    assert_eq!(release_early(&mut bare, 1000, &mine), -1);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
 
     // The permits stay in use, without a holder, until the minimum ends.
     take(&mut bare, &mine);
-    assert_eq!(silently(&mut bare, |bare| early_release(bare, "600000", &mine)), 0);
+    assert_eq!(silently(&mut bare, |bare| release_early(bare, 600_000, &mine)), 0);
     let ids: Vec<(Vec<u8>, i64)> = bare.ask(&["ZRANGE", EXPIRIES, "0", "-1", "WITHSCORES"]);
     let ended = ids.iter().map(|(id, _)| id.as_slice());
     assert!(ended.eq([b"12345678\xff0000001", b"12345678\xff0000002"]), "{ids:?}");
@@ -449,14 +447,14 @@ fn semaphore_early_release_replies_as_documented() {
     assert_eq!(bare.ask::<i64>(&["GET", PERMITS]), 3);
 
     // Late copies, and one permit of two.
-    assert_eq!(early_release(&mut bare, "900000", &mine), -1);
+    assert_eq!(release_early(&mut bare, 900_000, &mine), -1);
     assert_eq!(renew(&mut bare, MINUTE, &mine), [1, 2]);
     assert_eq!(release(&mut bare, &mine), -1);
     assert_eq!(bare.ask::<i64>(&["GET", PERMITS]), 3);
     take(&mut bare, &["12345678b0000009"]);
     bare.server.refuse_memory();
     let other = ["gone", "12345678b0000009"];
-    assert_eq!(early_release(&mut bare, "600000", &other), -1, "on a full server");
+    assert_eq!(release_early(&mut bare, 600_000, &other), -1, "on a full server");
     assert_eq!(bare.ask::<i64>(&["ZCARD", EXPIRIES]), 3);
 }
 
@@ -548,7 +546,7 @@ fn one_call_polls_several_semaphores() {
     let mut bare = Bare::start();
     let names: Vec<[String; 3]> =
         ["a", "b", "c", "d", "e"].map(|it| KEYS.map(|key| format!("{key}-{it}"))).into();
-    let keys: Vec<&str> = names.iter().flatten().map(String::as_str).collect();
+    let keys = texts(names.as_flattened());
     bare.ask::<()>(&["MSET", keys[0], "1", keys[3], "2", keys[6], "1.5", keys[12], "7"]);
     // No number, another type, and damaged further keys.
     bare.ask::<()>(&["ZADD", keys[7], "1", "expired"]);
@@ -663,7 +661,7 @@ fn an_acquire_reclaims_expired_permits_only_if_it_needs_them() {
     expire(&mut bare, &["a1", "a2"]);
     assert_eq!(silently(&mut bare, |bare| take(bare, &["b1", "b2"])), 0);
     assert_state(&mut bare, 0, &["a1", "a2", "a3", "b1", "b2"]);
-    // Both are reclaimed, and the second is announced.
+    // Both permits are reclaimed, and the second is announced.
     assert_eq!(acquire(&mut bare, KNOWN, &["c1"]), (-2, 1));
     assert_message(&mut listener, "1");
     assert_state(&mut bare, 1, &["a3", "b1", "b2", "c1"]);
@@ -703,7 +701,7 @@ fn twenty_thousand_expired_permits_are_reclaimed_in_pieces() {
     assert_eq!(acquire(&mut bare, KNOWN, &["a1"]), (-2, 500));
     assert_eq!(members(&mut bare), 19_500);
     let many: Vec<String> = (0..1000).map(|at| format!("m{at}")).collect();
-    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let many = texts(&many);
     assert_eq!(acquire(&mut bare, KNOWN, &many), (-2, 500));
     assert_eq!(members(&mut bare), 19_500);
     assert_eq!(poll(&mut bare, Waiter { mode: "wait", ..FIRST }).others, 1000);
@@ -899,7 +897,9 @@ fn a_capacity_that_redisson_changes_counts() {
 fn a_time_to_live_of_redisson_stays() {
     let mut bare = Bare::start();
     take(&mut bare, &["a1"]);
-    [PERMITS, EXPIRIES].iter().for_each(|key| bare.ask(&["PEXPIRE", key, "600000"]));
+    for key in [PERMITS, EXPIRIES] {
+        bare.ask::<()>(&["PEXPIRE", key, "600000"]);
+    }
     take(&mut bare, &["b1"]);
     release(&mut bare, &["a1"]);
     leave(&mut bare, "", &["b1"]);
@@ -1030,14 +1030,9 @@ fn a_full_server_still_releases_renews_reclaims_and_claims() {
 /// A user that may access the keys in KEYS and no other key can run the scripts.
 #[test]
 fn semaphore_scripts_access_only_the_keys_in_keys() {
-    let bare = Bare::start();
-    let keys = [PERMITS, EXPIRIES, CLAIM, RECORD].map(|key| format!("~{key}"));
-    let rule = ["on", ">secret", "resetchannels", "&redisson_sc:*", "+@all"];
-    let rule = [&["ACL", "SETUSER", "narrow"], &rule[..]].concat();
-    let rule = [&rule[..], &keys.each_ref().map(String::as_str)].concat();
-    bare.server.ask::<()>(&rule);
-    let connection = bare.server.connection_as("narrow", "secret");
-    let mut narrow = Bare { server: bare.server, connection };
+    let patterns = [PERMITS, EXPIRIES, CLAIM, RECORD].map(|key| format!("~{key}"));
+    let rules = [&["resetchannels", "&redisson_sc:*", "+@all"][..], &texts(&patterns)].concat();
+    let mut narrow = Bare::start().restricted(&rules);
     take(&mut narrow, &["a1", "a2", "a3"]);
     poll(&mut narrow, FIRST);
     renew(&mut narrow, MINUTE, &["a1"]);
@@ -1092,9 +1087,7 @@ impl Moving {
         let from = cluster.owner_of(PERMITS);
         let is_other = |node: &Server| node.port() != from.port();
         let to = cluster.nodes().iter().position(is_other).expect("another node");
-        for script in scripts() {
-            from.ask::<String>(&["SCRIPT", "LOAD", &script.source()]);
-        }
+        load_scripts(from);
         let mut bare = Bare { server: Server::start(), connection: from.connection() };
         prepare(&mut bare);
         cluster.begin_migration(cluster.slot_of(PERMITS), &cluster.nodes()[to]);
@@ -1129,7 +1122,7 @@ fn a_release_gives_back_the_last_permit_while_the_slot_moves() {
 fn an_early_release_keeps_the_last_permit_in_use_while_the_slot_moves() {
     let id = ["12345678a0000001"];
     let mut moving = Moving::after(|bare| assert_eq!(take(bare, &id), 4));
-    assert_eq!(early_release(&mut moving.bare, "600000", &id), 0);
+    assert_eq!(release_early(&mut moving.bare, 600_000, &id), 0);
     moving.cluster.move_keys(moving.cluster.slot_of(PERMITS), &moving.cluster.nodes()[moving.to]);
     let to = &moving.cluster.nodes()[moving.to];
     moving.cluster.end_migration(moving.cluster.slot_of(PERMITS), to);
@@ -1144,7 +1137,9 @@ fn a_reclaim_of_all_permits_in_use_loses_none_while_the_slot_moves() {
         let all = ["a1", "a2", "a3", "a4", "a5"];
         take(bare, &all);
         poll(bare, Waiter { permits: 1, ..FIRST });
-        all.iter().for_each(|id| bare.ask(&["ZADD", EXPIRIES, "1", id]));
+        for id in all {
+            bare.ask::<()>(&["ZADD", EXPIRIES, "1", id]);
+        }
     };
     let waiter = ["6000", SEMAPHORE_CHANNEL, "w:1", "1", "1500", "claim"];
     let steps: [&dyn Fn(&mut Bare) -> bool; 3] = [

@@ -4,7 +4,7 @@
 use crate::harness::bare::Bare;
 use crate::harness::redisson::{self, EXPIRIES, LATCH, PERMITS};
 use crate::harness::synchronizers::Synchronizer;
-use crate::harness::{Server, eventually, join, owner};
+use crate::harness::{Server, eventually, join, owner, pttl};
 use leasehold::{Client, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{self, Receiver};
@@ -72,7 +72,7 @@ fn a_lock_is_an_expiring_hash_with_one_owner_field() -> Result<()> {
         assert_eq!(uuid, client.id().to_string());
         assert_eq!(number.parse::<u64>().expect("decimal").to_string(), number);
         assert_eq!(hash(&server, name)[&field], "1");
-        let left: i64 = server.ask(&["PTTL", name]);
+        let left = pttl(&server, name);
         assert!((1..=30_000).contains(&left), "{left}");
         guard.unlock()?;
         assert!(server.keys().is_empty());
@@ -141,7 +141,7 @@ fn a_lock_of_redisson_is_respected_at_any_count() -> Result<()> {
         assert!(lock.is_locked()? && !lock.is_held());
         assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
         assert_eq!(hash(&server, "a"), before);
-        assert!(server.ask::<i64>(&["PTTL", "a"]) <= 600_000, "its lease was not extended");
+        assert!(pttl(&server, "a") <= 600_000, "its lease was not extended");
     }
     Ok(())
 }
@@ -291,7 +291,7 @@ fn a_plain_semaphore_and_a_latch_are_numbers() -> Result<()> {
             keys.iter().all(|key| key == name || is_round(key))
         });
         assert_eq!(server.ask::<String>(&["GET", name]), number);
-        assert_eq!(server.ask::<i64>(&["PTTL", name]), -1);
+        assert_eq!(pttl(&server, name), -1);
     };
     for (name, _) in NAMES {
         let semaphore = client.plain_semaphore(name);

@@ -3,8 +3,10 @@
 use std::thread;
 
 use crate::harness::details::{ask_details, wake_channel};
+use crate::harness::faults::channel_of;
 use crate::harness::replicated::MASTER;
 use crate::harness::{Cluster, Replicated, Server, eventually, exists, in_time, owner};
+use crate::{await_subscriber, subscribers};
 use leasehold::{Builder, Client, Guard, Sharding};
 
 fn record(client: &Client) -> String {
@@ -38,14 +40,11 @@ fn check_cluster(cluster: &Cluster, builder: Builder) {
     // The listener for questions disturbs no wait.
     thread::scope(|scope| {
         let waits = scope.spawn(|| other.lock(&name).lock().and_then(Guard::unlock));
-        let channel = format!("redisson_lock__channel:{{{name}}}");
-        let subscribers =
-            || -> usize { cluster.nodes().iter().map(|node| node.listeners(&channel)).sum() };
-        eventually("the waiter subscribes", || subscribers() == 1);
+        await_subscriber(cluster.nodes(), &channel_of(&name));
         guard.unlock().expect("held");
         in_time("the waiter gets the message", waits).expect("a lock");
         // With shards, the listener of the node alone subscribes.
-        assert!(subscribers() <= 1);
+        assert!(subscribers(cluster.nodes(), &channel_of(&name)) <= 1);
     });
 
     // Another node takes over the connection of a killed one.

@@ -7,11 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::harness::faults::channel_of;
+use crate::harness::ports::free_port;
 use crate::harness::wait::holds_within;
 use crate::harness::{
-    Cluster, Direction, Flow, Impostor, Members, Proxy, Server, eventually, exists,
+    Cluster, Direction, Flow, Impostor, Members, Peer, Proxy, Server, eventually, exists,
     holds_during_waits, in_time, join, owner, pttl,
 };
+use crate::{await_subscriber, lock_all, subscribers};
 use leasehold::{
     Builder, Client, Events, Lost, LostReason, MultiLock, ReadGuard, Released, Sharding,
 };
@@ -32,10 +35,6 @@ fn name_on(cluster: &Cluster, node: usize) -> String {
     cluster.key_on(&cluster.nodes()[node], "lock")
 }
 
-fn channel(name: &str) -> String {
-    format!("redisson_lock__channel:{{{name}}}")
-}
-
 /// Returns the effect of `Sharding::Auto`: sharded messages since Redis 7.
 fn automatic(cluster: &Cluster) -> Sharding {
     let node = cluster.nodes().iter().find(|node| node.runs()).expect("a node runs");
@@ -45,28 +44,13 @@ fn automatic(cluster: &Cluster) -> Sharding {
 
 /// Returns the number of subscribers of a lock's channel at this node, sharded or not.
 fn listeners(node: &Server, name: &str) -> usize {
-    node.listeners(&channel(name))
+    node.listeners(&channel_of(name))
 }
 
 /// Returns whether the lock's channel has one subscriber at this node, and none elsewhere.
 fn is_subscribed_at(cluster: &Cluster, node: &Server, name: &str) -> bool {
-    let running = cluster.nodes().iter().filter(|node| node.runs());
-    let all = running.map(|node| listeners(node, name)).sum::<usize>();
+    let all = subscribers(cluster.nodes(), &channel_of(name));
     (all, listeners(node, name)) == (1, 1)
-}
-
-/// Returns the channels with subscribers at this node, sharded or not.
-fn channels_at(node: &Server) -> Vec<String> {
-    let channels = |how: &str| node.try_ask::<Vec<String>>(&["PUBSUB", how]).unwrap_or_default();
-    [channels("CHANNELS"), channels("SHARDCHANNELS")].concat()
-}
-
-/// Blocks until the lock's channel has one subscriber, at any node.
-fn await_subscriber(cluster: &Cluster, name: &str) {
-    eventually("the waiter subscribes", || {
-        let running = cluster.nodes().iter().filter(|node| node.runs());
-        running.map(|node| listeners(node, name)).sum::<usize>() == 1
-    });
 }
 
 #[test]
@@ -163,7 +147,7 @@ fn waiters_on_every_node_get_sharded_and_plain_messages() {
                 thread::scope(|scope| {
                     let waits =
                         scope.spawn(|| waiter.lock(&name).lock().and_then(|it| it.unlock()));
-                    await_subscriber(&cluster, &name);
+                    await_subscriber(cluster.nodes(), &channel_of(&name));
                     guard.unlock().expect("held");
                     in_time("the waiter gets the message", waits).expect("a lock");
                 });
@@ -176,10 +160,8 @@ fn waiters_on_every_node_get_sharded_and_plain_messages() {
             let guard = holder.rw_lock(&name).write().expect("free");
             thread::scope(|scope| {
                 let waits = scope.spawn(|| waiter.rw_lock(&name).read().map(drop));
-                eventually("the reader waits", || {
-                    let channel = format!("redisson_rwlock:{{{name}}}");
-                    cluster.nodes().iter().any(|node| channels_at(node).contains(&channel))
-                });
+                let channel = format!("redisson_rwlock:{{{name}}}");
+                eventually("the reader waits", || subscribers(cluster.nodes(), &channel) > 0);
                 guard.unlock().expect("held");
                 in_time("the waiter gets the message", waits).expect("a lock");
             });
@@ -198,12 +180,12 @@ fn listeners_get_heartbeats_and_unsubscribe_without_waiters() {
     let lock = client.lock(&name);
     assert!(lock.try_lock_for(SECOND * 4).expect("an answer").is_none());
     // Four seconds without a heartbeat would have ended the listener's connection.
-    let listening = |peer: &crate::harness::Peer| peer.name.contains(":listener");
+    let listening = |peer: &Peer| peer.name.contains(":listener");
     assert!(cluster.nodes().iter().any(|node| node.clients().iter().any(listening)));
     let has_subscriber = |node: &Server| listeners(node, &name) > 0;
     eventually("the subscription ends", || !cluster.nodes().iter().any(has_subscriber));
     drop((lock, client));
-    let ours = |peer: &crate::harness::Peer| peer.name.starts_with("leasehold:");
+    let ours = |peer: &Peer| peer.name.starts_with("leasehold:");
     let left = |node: &Server| node.clients().iter().any(ours);
     eventually("all connections close", || !cluster.nodes().iter().any(left));
 }
@@ -238,34 +220,32 @@ fn many_locks_on_all_nodes_are_renewed_by_slot() {
 #[test]
 fn a_hold_and_its_waiter_move_with_the_slot() {
     for sharding in [Sharding::Auto, Sharding::Off] {
-        a_hold_and_its_waiter_move(sharding);
-    }
-}
-
-fn a_hold_and_its_waiter_move(sharding: Sharding) {
-    let cluster = Cluster::start(3, 0);
-    let quiet = || builder(&cluster).sharding(sharding).poll_interval(MINUTE * 10);
-    let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("the cluster is well"));
-    let name = name_on(&cluster, 0);
-    let (slot, target) = (cluster.slot_of(&name), &cluster.nodes()[1]);
-    let guard = holder.lock(&name).lock().expect("free");
-    thread::scope(|scope| {
-        let waits = scope.spawn(|| waiter.lock(&name).lock().and_then(|guard| guard.unlock()));
-        await_subscriber(&cluster, &name);
-        cluster.begin_migration(slot, target);
-        guard.extend(MINUTE).expect("the key is at the old node");
-        cluster.move_keys(slot, target);
-        // The old node does not have the key, and replies ASK.
-        guard.extend(MINUTE * 2).expect("the key is at the new node");
-        assert!(!holder.lock(&name).try_lock_for(Duration::ZERO).is_ok_and(|got| got.is_none()));
-        cluster.end_migration(slot, target);
-        eventually("the waiter subscribes at the new node", || {
-            is_subscribed_at(&cluster, target, &name)
+        let cluster = Cluster::start(3, 0);
+        let quiet = || builder(&cluster).sharding(sharding).poll_interval(MINUTE * 10);
+        let [holder, waiter] =
+            [quiet(), quiet()].map(|it| it.build().expect("the cluster is well"));
+        let name = name_on(&cluster, 0);
+        let (slot, target) = (cluster.slot_of(&name), &cluster.nodes()[1]);
+        let guard = holder.lock(&name).lock().expect("free");
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| waiter.lock(&name).lock().and_then(|guard| guard.unlock()));
+            await_subscriber(cluster.nodes(), &channel_of(&name));
+            cluster.begin_migration(slot, target);
+            guard.extend(MINUTE).expect("the key is at the old node");
+            cluster.move_keys(slot, target);
+            // The old node does not have the key, and replies ASK.
+            guard.extend(MINUTE * 2).expect("the key is at the new node");
+            let tried = holder.lock(&name).try_lock_for(Duration::ZERO);
+            assert!(!tried.is_ok_and(|got| got.is_none()));
+            cluster.end_migration(slot, target);
+            eventually("the waiter subscribes at the new node", || {
+                is_subscribed_at(&cluster, target, &name)
+            });
+            guard.unlock().expect("held");
+            in_time("the waiter gets the message there", waits).expect("a lock");
         });
-        guard.unlock().expect("held");
-        in_time("the waiter gets the message there", waits).expect("a lock");
-    });
-    assert!(!exists(target, &name));
+        assert!(!exists(target, &name));
+    }
 }
 
 #[test]
@@ -419,7 +399,7 @@ fn a_waiter_asks_the_new_master() {
     await_replica(&cluster, master, &name);
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.lock(&name).lock().and_then(|guard| guard.unlock()));
-        await_subscriber(&cluster, &name);
+        await_subscriber(cluster.nodes(), &channel_of(&name));
         master.kill();
         client.lock(&other).lock().expect("another node lives").unlock().expect("held");
         let new = cluster.owner_of(&name);
@@ -448,7 +428,7 @@ fn a_client_follows_a_planned_fail_over() {
 #[test]
 fn a_cluster_is_found_by_any_running_node_and_a_single_server_is_an_error() {
     let cluster = Cluster::start(3, 0);
-    let dead = format!("redis://127.0.0.1:{}/", crate::harness::ports::free_port());
+    let dead = format!("redis://127.0.0.1:{}/", free_port());
     let urls = [dead.clone(), cluster.nodes()[2].url()];
     let client = Client::builder().cluster(urls).build().expect("one of the nodes runs");
     for node in 0..3 {
@@ -716,7 +696,9 @@ fn members_in_many_slots_of_a_single_server_are_taken_together_and_polled() {
         assert!(names.iter().all(|name| exists(node, name)));
         guard.unlock().expect("held");
     }
-    names.iter().for_each(|name| node.ask::<()>(&["HSET", name, "another", "1"]));
+    for name in names {
+        node.ask::<()>(&["HSET", name, "another", "1"]);
+    }
     thread::scope(|scope| {
         let waits: Vec<_> =
             names.iter().map(|name| scope.spawn(|| client.lock(*name).lock().map(drop))).collect();
@@ -735,8 +717,7 @@ fn leases_in_a_slot_that_stays_half_migrated_are_renewed() {
     let tag = name_on(&cluster, 0);
     let (slot, target) = (cluster.slot_of(&tag), &cluster.nodes()[1]);
     let names: Vec<_> = (0..20).map(|number| format!("{{{tag}}}:{number}")).collect();
-    let guards: Vec<_> =
-        names.iter().map(|name| client.lock(name).lock_owned().expect("free")).collect();
+    let guards = lock_all(&client, &names);
     let fixed = client.lock(format!("{{{tag}}}:fixed")).with_lease(MINUTE);
     let fixed = fixed.lock_owned().expect("free");
     cluster.begin_migration(slot, target);
@@ -745,17 +726,12 @@ fn leases_in_a_slot_that_stays_half_migrated_are_renewed() {
     assert!(!holds_within(lease * 2, || lost() > 0), "{} holds were lost", lost());
     assert!(fixed.is_held());
     drop(guards);
-    eventually("all are released", || {
-        names.iter().all(|name| cluster.nodes().iter().all(|node| !has_key(node, name)))
-    });
+    // Each node lists its own keys, in any slot.
+    let has_any = |node: &Server| node.keys().iter().any(|key| names.contains(key));
+    eventually("all are released", || !cluster.nodes().iter().any(has_any));
     // Members whose keys were at both nodes.
     let all = MultiLock::new(names[8..12].iter().map(|name| client.lock(name)));
     all.lock().expect("free").unlock().expect("held");
-}
-
-/// Returns whether the node itself has this key, in any slot.
-fn has_key(node: &Server, name: &str) -> bool {
-    node.keys().iter().any(|key| key == name)
 }
 
 /// A node with fixed replies, which counts the reads of its slot map.
@@ -801,10 +777,6 @@ impl FakeNode {
         FakeNode { node, reads }
     }
 
-    fn url(&self) -> String {
-        format!("redis://{}/", self.node.addr())
-    }
-
     fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
     }
@@ -832,12 +804,12 @@ fn keep_asking(client: &Client, name: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn repeated_reads_of_the_slot_map_share_a_connection() {
-    let dead = crate::harness::ports::free_port();
+    let dead = free_port();
     // The node reports a healthy cluster, and an owner that does not exist. So every call reads
     // the map.
     let replies = Replies { ranges: vec![(0, 16_383, dead)], state: "ok", shards: "*0\r\n" };
     let known = FakeNode::start(replies);
-    let builder = Client::builder().cluster([known.url()]).connect_timeout(SECOND / 10);
+    let builder = Client::builder().cluster([known.node.url()]).connect_timeout(SECOND / 10);
     let client = builder.build().expect("the cluster is well");
     let at_first = (known.reads(), known.node.accepted());
     keep_asking(&client, "a", || known.reads() >= at_first.0 + 8);
@@ -847,10 +819,10 @@ fn repeated_reads_of_the_slot_map_share_a_connection() {
 
 #[test]
 fn a_failing_cluster_is_connected_to_with_growing_pauses() {
-    let dead = crate::harness::ports::free_port();
+    let dead = free_port();
     let replies = Replies { ranges: vec![(0, 16_383, dead)], state: "fail", shards: "*0\r\n" };
     let failing = FakeNode::start(replies);
-    let builder = Client::builder().cluster([failing.url()]).connect_timeout(SECOND / 10);
+    let builder = Client::builder().cluster([failing.node.url()]).connect_timeout(SECOND / 10);
     let client = builder.build().expect("the first reply is believed");
     let at_first = failing.node.accepted();
     let start = Instant::now();
@@ -872,7 +844,7 @@ fn former_nodes_are_not_asked_for_the_slot_map() {
         change(&|map| map.ranges = vec![(0, 16_383, node.node.addr().port())]);
     };
     give_all_to(&nodes[0]);
-    let client = Client::builder().cluster([seed.url()]).build().expect("the cluster is well");
+    let client = Client::builder().cluster([seed.node.url()]).build().expect("the cluster is well");
     for node in &nodes[1..] {
         give_all_to(node);
         // The call reaches the node after a reading of the map.
@@ -900,20 +872,20 @@ fn a_loading_node_is_not_taken_for_one_without_sharded_channels() {
     let loading = |port| Replies { ranges: vec![(0, 16_383, port)], state: "ok", shards: LOADING };
     let first = FakeNode::start(loading(served));
     let name = name_on(&cluster, 0);
-    let builder = || Client::builder().cluster([first.url()]).poll_interval(MINUTE * 10);
+    let builder = || Client::builder().cluster([first.node.url()]).poll_interval(MINUTE * 10);
     let [holder, waiter] = [(); 2].map(|()| builder().build().expect("the other node answers"));
     let guard = holder.lock(&name).lock().expect("free");
     thread::scope(|scope| {
         let waits = scope.spawn(|| waiter.lock(&name).lock().and_then(|it| it.unlock()));
-        await_subscriber(&cluster, &name);
+        await_subscriber(cluster.nodes(), &channel_of(&name));
         let node = &cluster.nodes()[0];
         let shards: Vec<String> = node.try_ask(&["PUBSUB", "SHARDCHANNELS"]).unwrap_or_default();
         let sharded = automatic(&cluster) == Sharding::On;
-        assert_eq!(shards.contains(&channel(&name)), sharded, "{shards:?}");
+        assert_eq!(shards.contains(&channel_of(&name)), sharded, "{shards:?}");
         guard.unlock().expect("held");
         in_time("the waiter gets the message", waits).expect("a lock");
     });
-    let alone = FakeNode::start(loading(crate::harness::ports::free_port()));
-    let built = Client::builder().cluster([alone.url()]).connect_timeout(SECOND / 10).build();
+    let alone = FakeNode::start(loading(free_port()));
+    let built = Client::builder().cluster([alone.node.url()]).connect_timeout(SECOND / 10).build();
     assert!(built.is_err(), "the client would never get a message: {built:?}");
 }

@@ -1,25 +1,20 @@
 //! Plain semaphores and latches with Sentinel and Cluster: messages of all nodes, slots that move,
 //! and fail-overs.
 
+use crate::harness::faults::build;
 use crate::harness::replicated::MASTER;
+use crate::harness::synchronizers::Synchronizer;
 use crate::harness::{Cluster, Replicated, Server, eventually, in_time};
-use leasehold::{Builder, Client, Sharding};
+use crate::subscribers;
+use leasehold::{Client, Sharding};
 use std::thread;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn build(builder: Builder) -> Client {
-    builder.build().expect("the servers are well")
-}
-
 /// Returns the names of a semaphore and a latch that this node serves.
 fn names_on(cluster: &Cluster, node: &Server) -> [String; 2] {
     ["permits", "latch"].map(|prefix| cluster.key_on(node, prefix))
-}
-
-fn channels_of([permits, latch]: &[String; 2]) -> [String; 2] {
-    [format!("redisson_sc:{{{permits}}}"), format!("redisson_countdownlatch__channel__{{{latch}}}")]
 }
 
 /// Runs `open` while `waiting` waits for two permits and a latch. `open` has to give both.
@@ -31,15 +26,14 @@ fn wait_for_both(
     open: impl FnOnce(&[String; 2]),
 ) {
     let [permits, latch] = names;
+    let channels =
+        [Synchronizer::PlainSemaphore.channel(permits), Synchronizer::Latch.channel(latch)];
     assert!(waiting.latch(latch).try_set_count(1).expect("an answer"));
     thread::scope(|scope| {
         let taker = scope.spawn(|| waiting.plain_semaphore(permits).acquire(2));
         let waiter = scope.spawn(|| waiting.latch(latch).wait());
-        let listens = |channel: &String| {
-            servers.iter().filter(|it| it.runs()).map(|it| it.listeners(channel)).sum::<usize>()
-                == 1
-        };
-        eventually("both listen", || channels_of(names).iter().all(listens));
+        let listens = |channel: &String| subscribers(servers, channel) == 1;
+        eventually("both listen", || channels.iter().all(listens));
         open(names);
         in_time("the taker returns", taker).expect("the permits are free");
         in_time("the waiter returns", waiter).expect("the latch is open");

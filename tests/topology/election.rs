@@ -1,18 +1,16 @@
 //! Elections with Sentinel and Cluster: fail-overs, records that the new master lacks, and slots
 //! that move.
 
+use crate::await_subscriber;
 use crate::harness::elections::*;
+use crate::harness::faults::build;
 use crate::harness::replicated::MASTER;
 use crate::harness::wait::BOUND;
 use crate::harness::{Cluster, Replicated, Server, eventually};
-use leasehold::{Builder, Client, Leadership};
+use leasehold::{Client, Leadership};
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-fn build(builder: Builder) -> Client {
-    builder.build().expect("the servers are well")
-}
 
 /// Replaces the master while a client leads and another one observes. `before` changes the
 /// replica.
@@ -27,8 +25,7 @@ fn a_term_survives_a_fail_over(before: impl Fn(&Server)) {
     let observer = observe(servers.master(), &two);
     sees(&observer, "first");
     let replica = servers.replicas()[0];
-    let keys = ["a", RECORD];
-    let has_both = || replica.try_ask::<u32>(&["EXISTS", keys[0], keys[1]]) == Some(2);
+    let has_both = || replica.try_ask::<u32>(&["EXISTS", "a", RECORD]) == Some(2);
     eventually("the replica has the term", has_both);
     before(replica);
     let new = servers.fail_over_and_settle();
@@ -58,8 +55,7 @@ fn a_record_that_the_new_master_lacks_is_written_again() {
 #[test]
 fn a_term_that_the_new_master_lacks_ends() {
     let servers = Replicated::start(1, 3);
-    let sentinels = || Client::builder().sentinel(MASTER, servers.sentinel_urls());
-    let client = build(sentinels());
+    let client = build(Client::builder().sentinel(MASTER, servers.sentinel_urls()));
     let term = campaign(&candidate(&client, "first"));
     let replica = servers.replicas()[0];
     eventually("the replica has the term", || replica.try_ask(&["EXISTS", RECORD]) == Some(1));
@@ -71,12 +67,6 @@ fn a_term_that_the_new_master_lacks_ends() {
     let next = campaign(&candidate(&client, "next"));
     assert!(next.token() > term.token());
     assert_eq!(value_and_token(&client), Some(("next".to_owned(), next.token())));
-}
-
-/// Returns the number of subscribers of the observers' channel of an election, at all nodes.
-fn observers(cluster: &Cluster, name: &str) -> usize {
-    let channel = format!("leasehold_election:{{{name}}}");
-    cluster.nodes().iter().map(|node| node.listeners(&channel)).sum()
 }
 
 /// Observers that never poll follow the channel of their election to another node.
@@ -93,14 +83,14 @@ fn an_observer_follows_its_slot() {
     let first = campaign("first");
     let observer = two.election(&name).observe().expect("the nodes answer");
     sees(&observer, "first");
-    eventually("the observer listens", || observers(&cluster, &name) == 1);
+    let channel = format!("leasehold_election:{{{name}}}");
+    await_subscriber(cluster.nodes(), &channel);
     cluster.migrate(cluster.slot_of(&name), to);
     assert_eq!(
         two.election(&name).leader().expect("an answer").map(|it| it.token()),
         Some(first.token())
     );
     first.resign().expect("the term is valid");
-    let channel = format!("leasehold_election:{{{name}}}");
     eventually("the observer listens at the other node", || to.listeners(&channel) == 1);
     let _next = campaign("next");
     sees(&observer, "next");

@@ -5,6 +5,7 @@ use std::thread;
 
 use crate::harness::replicated::MASTER;
 use crate::harness::{Cluster, Replicated, eventually, exists, in_time};
+use crate::lock_all;
 use leasehold::{CancelToken, Client, LockInfo, Sharding};
 
 /// Returns the names of all locks, each of which is found once.
@@ -26,8 +27,7 @@ fn finds_locks_of_all_nodes(sharding: Sharding) {
     // Nothing is known about the nodes before the first call.
     let looking = builder().build_lazily().expect("no connection");
     let expected: Vec<String> = (0..60).map(|number| format!("lock {number}")).collect();
-    let guards = expected.iter().map(|name| holding.lock(name).lock_owned().expect("free"));
-    let guards: Vec<_> = guards.collect();
+    let guards = lock_all(&holding, &expected);
     assert_eq!(names(&looking), BTreeSet::from_iter(expected.clone()));
     let scans = cluster.nodes().iter().filter(|node| node.calls("scan") > 0);
     assert_eq!(scans.count(), 3, "every master is asked");
@@ -82,8 +82,7 @@ fn a_search_goes_on_while_a_slot_moves() {
     let cluster = Cluster::start(2, 0);
     let client = Client::builder().cluster(cluster.urls()).build().expect("the cluster is well");
     let expected: Vec<String> = (0..4).map(|number| format!("{{moving}}{number}")).collect();
-    let guards = expected.iter().map(|name| client.lock(name).lock_owned().expect("free"));
-    let guards: Vec<_> = guards.collect();
+    let guards = lock_all(&client, &expected);
     let slot = cluster.slot_of("{moving}");
     let old = cluster.owner_of("{moving}");
     let new = cluster.nodes().iter().find(|node| node.port() != old.port()).expect("two nodes");
@@ -145,8 +144,7 @@ fn a_single_server_that_is_a_cluster_node_is_searched() {
     let cluster = Cluster::start(1, 0);
     let client = Client::open(cluster.nodes()[0].url()).expect("a server");
     let expected: Vec<String> = (0..20).map(|number| format!("lock {number}")).collect();
-    let guards = expected.iter().map(|name| client.lock(name).lock_owned().expect("free"));
-    let guards: Vec<_> = guards.collect();
+    let guards = lock_all(&client, &expected);
     let looking = Client::open(cluster.nodes()[0].url()).expect("a server");
     assert_eq!(names(&looking), BTreeSet::from_iter(expected));
     drop(guards);

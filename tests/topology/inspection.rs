@@ -3,6 +3,7 @@
 use crate::harness::replicated::MASTER;
 use crate::harness::wait::BOUND;
 use crate::harness::{Cluster, Replicated, eventually, exists, in_time};
+use crate::lock_all;
 use leasehold::{CancelToken, Client, Guard, LockInfo, LockWatch, Sharding};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,8 +26,7 @@ fn shows_and_frees_locks_of_all_nodes(sharding: Sharding) {
     let names: Vec<String> = (0..12).map(|number| format!("lock {number}")).collect();
     let nodes = names.iter().map(|name| cluster.owner_of(name).port());
     assert_eq!(nodes.collect::<std::collections::BTreeSet<_>>().len(), 3, "on all nodes");
-    let guards = names.iter().map(|name| holding.lock(name).lock_owned().expect("free"));
-    let guards: Vec<_> = guards.collect();
+    let guards = lock_all(&holding, &names);
 
     let mut watch = looking.watch_locks(names.clone()).expect("good names");
     eventually("the process answers for all locks", || {
@@ -104,8 +104,7 @@ fn a_watch_goes_on_while_a_slot_moves() {
     let cluster = Cluster::start(2, 0);
     let client = Client::builder().cluster(cluster.urls()).build().expect("the cluster is well");
     let names: Vec<String> = (0..4).map(|number| format!("{{moving}}{number}")).collect();
-    let guards = names.iter().map(|name| client.lock(name).lock_owned().expect("free"));
-    let guards: Vec<_> = guards.collect();
+    let guards = lock_all(&client, &names);
     let mut watch = client.watch_locks(names.clone()).expect("good names");
     assert_eq!(look(&mut watch).len(), 4);
     let slot = cluster.slot_of("{moving}");
@@ -246,6 +245,7 @@ fn only_the_node_of_a_lock_counts_its_waiting_processes() {
 fn asks_other_nodes_beside_a_silent_one(sharding: Sharding) {
     /// The delay of a query that waits for the silent node.
     const SILENCE: Duration = Duration::from_secs(2);
+    const ROUNDS: u32 = 5;
     let cluster = Cluster::with(3, 0, |config| config.line("cluster-require-full-coverage no"));
     let builder = || Client::builder().cluster(cluster.urls()).sharding(sharding);
     let build = || builder().response_timeout(SILENCE).build().expect("the cluster is well");
@@ -272,8 +272,7 @@ fn asks_other_nodes_beside_a_silent_one(sharding: Sharding) {
     assert_eq!(look(&mut watch).len(), 3);
     silent.stop();
     let begun = Instant::now();
-    let mut rounds = 0;
-    while rounds < 5 {
+    for _ in 0..ROUNDS {
         let found: Vec<_> = looking.locks("*").expect("a good pattern").collect();
         assert_eq!(found.iter().filter(|found| found.is_ok()).count(), 121);
         let shown = looking.lock_info(&names[0]).expect("its node answers").expect("held");
@@ -283,11 +282,10 @@ fn asks_other_nodes_beside_a_silent_one(sharding: Sharding) {
         let each = watch.look_each().expect("some nodes answer");
         let seen = each.iter().map(|lock| lock.as_ref().is_ok_and(Option::is_some));
         assert_eq!(Vec::from_iter(seen), [true, false, true]);
-        rounds += 1;
     }
     // At first some queries find out that the node is silent.
     let took = begun.elapsed();
-    assert!(took < 15 * SILENCE, "{took:?} for {} queries", 4 * rounds);
+    assert!(took < 15 * SILENCE, "{took:?} for {} queries", 4 * ROUNDS);
     silent.resume();
     eventually("all is known again", || {
         let found: Vec<_> = looking.locks("*").expect("a good pattern").collect();
@@ -321,8 +319,7 @@ fn a_search_skips_the_locks_whose_slot_is_moving_from_a_dead_node() {
     // Several pages of a search.
     let near = (0..200).map(|number| format!("{{{near}}}{number}"));
     let names: Vec<_> = [format!("{{{moving}}}")].into_iter().chain(near).collect();
-    let guards = names.iter().map(|name| client.lock(name).lock_owned().expect("free"));
-    let guards: Vec<_> = guards.collect();
+    let guards = lock_all(&client, &names);
     cluster.begin_migration(cluster.slot_of(&moving), new);
     let port = new.port().to_string();
     old.ask::<()>(&["MIGRATE", "127.0.0.1", &port, &names[0], "0", "5000"]);

@@ -1,10 +1,12 @@
 //! The queue lock with Sentinel and Cluster: fail-overs, grants from other nodes, and slots that
 //! move.
 
+use crate::harness::faults::{build, channel_of};
 use crate::harness::queued::*;
 use crate::harness::replicated::MASTER;
-use crate::harness::{Cluster, Replicated, Server, eventually, exists};
-use leasehold::{Builder, Client, Sharding};
+use crate::harness::{Cluster, Replicated, Server, eventually, exists, join};
+use crate::{await_subscriber, subscribers};
+use leasehold::{Client, Sharding};
 use std::thread;
 use std::time::Duration;
 
@@ -15,10 +17,6 @@ const JAVA: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1";
 
 const WAITERS: usize = 4;
 
-fn build(builder: Builder) -> Client {
-    builder.build().expect("the servers are well")
-}
-
 /// Starts waiters of the clients in turn; blocks until all are in the queue of this server.
 fn start_waiters(server: &Server, clients: &[Client], name: &str) -> Vec<QueueWaiter> {
     let client = |number: usize| clients[number % clients.len()].queue_lock(name);
@@ -27,11 +25,8 @@ fn start_waiters(server: &Server, clients: &[Client], name: &str) -> Vec<QueueWa
 
 /// Blocks until one of the servers has a connection on which the client listens.
 fn await_listeners(servers: &[Server], clients: &[Client]) {
-    let listeners = |client: &Client| {
-        let channel = wake_channel(client.id());
-        servers.iter().filter(|it| it.runs()).map(|it| it.listeners(&channel)).sum::<usize>()
-    };
-    eventually("all clients listen", || clients.iter().all(|client| listeners(client) == 1));
+    let listens = |client: &Client| subscribers(servers, &wake_channel(client.id())) == 1;
+    eventually("all clients listen", || clients.iter().all(listens));
 }
 
 /// Replaces the master while callers of two clients wait. `before` changes the replica.
@@ -74,11 +69,9 @@ fn a_plain_waiter_is_woken(cluster: &Cluster, [holder, client]: [&Client; 2], na
     let guard = holder.queue_lock(name).lock().expect("free");
     let plain = client.lock(name);
     let waiter = thread::spawn(move || plain.lock_owned().and_then(|guard| guard.unlock()));
-    let channel = format!("redisson_lock__channel:{{{name}}}");
-    let subscribers = || cluster.nodes().iter().map(|it| it.listeners(&channel)).sum::<usize>();
-    eventually("the waiter subscribes", || subscribers() == 1);
+    await_subscriber(cluster.nodes(), &channel_of(name));
     guard.unlock().expect("held");
-    crate::harness::join(waiter).expect("it is woken");
+    join(waiter).expect("it is woken");
 }
 
 /// The clients listen at one node each, and never poll.
@@ -123,7 +116,7 @@ fn waiters_keep_their_order_when_their_slot_moves() {
     let release = thread::spawn(|| guard.unlock());
     cluster.move_keys(slot, to);
     cluster.end_migration(slot, to);
-    crate::harness::join(release).expect("held");
+    join(release).expect("held");
     get_it_in_order(waiters);
     only_tokens_are_left(to);
 }

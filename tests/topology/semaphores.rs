@@ -1,10 +1,12 @@
 //! Semaphores and latches with replicas, Sentinel and Cluster: messages from all nodes, slots that
 //! move, fail-overs, and acknowledged permits.
 
+use crate::harness::faults::build;
 use crate::harness::replicated::MASTER;
 use crate::harness::synchronizers::{SYNCHRONIZERS, Synchronizer};
-use crate::harness::{Cluster, Replicated, Server, eventually, in_time, join};
-use leasehold::{Builder, Client, Error, Result, Sharding};
+use crate::harness::{Cluster, Replicated, eventually, in_time, join};
+use crate::{await_subscriber, subscribers};
+use leasehold::{Client, Error, Result, Sharding};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -13,21 +15,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A poll interval after which no test still waits.
 const NEVER: Duration = Duration::from_secs(600);
 
-fn build(builder: Builder) -> Client {
-    builder.build().expect("the servers are well")
-}
-
 /// Returns a client of a cluster whose waits end by messages only.
 fn quiet(cluster: &Cluster) -> Client {
     build(Client::builder().cluster(cluster.urls()).poll_interval(NEVER))
-}
-
-/// Blocks until a channel has one subscriber, at any running node.
-fn await_subscriber(servers: &[Server], channel: &str) {
-    eventually("the waiter subscribes", || {
-        let running = servers.iter().filter(|server| server.runs());
-        running.map(|server| server.listeners(channel)).sum::<usize>() == 1
-    });
 }
 
 /// Takes the only permit, or sets a count of 1; returns the step that ends this.
@@ -86,10 +76,9 @@ fn a_permit_and_the_waiters_for_it_move_with_the_slot() {
         let name = cluster.key_on(&cluster.nodes()[0], "name");
         let (slot, target) = (cluster.slot_of(&name), &cluster.nodes()[1]);
         let free = occupy(kind, &holder, &name).expect("free");
-        let waiter = kind.wait(&client, &name);
-        await_subscriber(cluster.nodes(), &kind.channel(&name));
+        let (waiter, channel) = (kind.wait(&client, &name), kind.channel(&name));
+        await_subscriber(cluster.nodes(), &channel);
         cluster.migrate(slot, target);
-        let channel = kind.channel(&name);
         // With sharded messages the old node ends the subscription.
         await_subscriber(cluster.nodes(), &channel);
         waiter.still_waits();
@@ -267,10 +256,10 @@ fn a_latch_opens_for_waiters_of_many_clients() {
         })
         .collect();
     let channel = Synchronizer::Latch.channel(&name);
-    eventually("all subscribe", || {
-        cluster.nodes().iter().map(|it| it.listeners(&channel)).sum::<usize>() == clients.len()
-    });
-    clients.iter().for_each(|client| drop(client.latch(&name).count_down_on_drop()));
+    eventually("all subscribe", || subscribers(cluster.nodes(), &channel) == clients.len());
+    for client in &clients {
+        drop(client.latch(&name).count_down_on_drop());
+    }
     for waiter in waiters {
         assert!(join(waiter).expect("an answer"), "open");
     }

@@ -2,6 +2,7 @@
 //! sentinels cost only time.
 
 use crate::harness::faults::Digests;
+use crate::harness::ports::free_port;
 use crate::harness::replicated::MASTER;
 use crate::harness::{
     Direction, Flow, Impostor, Members, Proxy, Replicated, Server, eventually, exists, in_time,
@@ -15,7 +16,6 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-const MULTI_ACQUIRE: &str = include_str!("../../lua/multi_acquire.lua");
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -30,6 +30,11 @@ fn client(servers: &Replicated) -> Client {
 /// Returns the number of a server's connections to clients of leasehold.
 fn connections(server: &Server) -> usize {
     server.clients().iter().filter(|peer| peer.name.starts_with("leasehold:")).count()
+}
+
+/// Takes and releases a lock. Returns whether the client got the lock.
+fn can_take(client: &Client, name: &str) -> bool {
+    client.lock(name).try_lock().is_ok_and(|guard| guard.is_some())
 }
 
 /// Makes another owner hold a lock for ten minutes.
@@ -165,9 +170,7 @@ fn a_client_leaves_a_stopped_master_although_its_connections_are_open() {
         let old = servers.master();
         old.stop();
         let new = servers.await_master_other_than(old.port());
-        eventually("another lock is taken at the new master", || {
-            client.lock("b").try_lock().is_ok_and(|guard| guard.is_some())
-        });
+        eventually("another lock is taken at the new master", || can_take(&client, "b"));
         eventually("the listener subscribes at the new master", || new.numsub(channel) == 1);
         new.ask::<()>(&["DEL", "a"]);
         new.ask::<()>(&["PUBLISH", channel, "0"]);
@@ -230,8 +233,8 @@ fn counting(port: u16) -> (Impostor, Arc<AtomicUsize>) {
 fn a_sentinel_is_watched_over_one_connection() {
     let master = Server::start();
     let (sentinel, asked) = counting(master.port());
-    let url = format!("redis://{}/", sentinel.addr());
-    let _client = Client::builder().sentinel(MASTER, [url]).build().expect("there is a master");
+    let builder = Client::builder().sentinel(MASTER, [sentinel.url()]);
+    let _client = builder.build().expect("there is a master");
     // Each connection to the master needs one question, over a separate connection.
     let at_first = (asked.load(Relaxed), sentinel.accepted());
     eventually("the sentinel is asked repeatedly", || asked.load(Relaxed) >= at_first.0 + 8);
@@ -243,7 +246,7 @@ fn a_sentinel_that_closes_connections_is_connected_to_with_growing_pauses() {
     let master = Server::start();
     let (sentinel, _) = counting(master.port());
     let closing = Impostor::answering(|_| None);
-    let urls = [&sentinel, &closing].map(|one| format!("redis://{}/", one.addr()));
+    let urls = [&sentinel, &closing].map(Impostor::url);
     let client = Client::builder().sentinel(MASTER, urls).build().expect("there is a master");
     thread::sleep(SECOND * 12);
     drop(client);
@@ -255,7 +258,7 @@ fn another_sentinel_is_asked_while_one_is_silent() {
     let master = Server::start();
     let (sentinel, _) = counting(master.port());
     let silent = Impostor::always("");
-    let urls = [&silent, &sentinel].map(|one| format!("redis://{}/", one.addr()));
+    let urls = [&silent, &sentinel].map(Impostor::url);
     thread::scope(|scope| {
         // A response time-out longer than the test waits.
         let open = || Client::builder().sentinel(MASTER, urls).response_timeout(MINUTE).build();
@@ -281,7 +284,7 @@ fn a_slow_sentinel_gets_the_whole_time_out_if_no_other_knows_the_master() {
 fn a_sentinel_that_lies_is_not_believed() {
     let servers = Replicated::start(1, 1);
     let replica = servers.replicas()[0].port();
-    let dead = crate::harness::ports::free_port();
+    let dead = free_port();
     let rubbish = Impostor::always("*1\r\n$1\r\nx\r\n");
     let liars = [
         Impostor::answering(announcing(replica, 0)),
@@ -289,7 +292,7 @@ fn a_sentinel_that_lies_is_not_believed() {
         Impostor::answering(announcing(replica, u64::MAX)),
         rubbish,
     ];
-    let mut urls: Vec<_> = liars.iter().map(|liar| format!("redis://{}/", liar.addr())).collect();
+    let mut urls: Vec<_> = liars.iter().map(Impostor::url).collect();
     urls.extend(servers.sentinel_urls());
     let client = Client::builder()
         .sentinel(MASTER, urls)
@@ -314,9 +317,7 @@ fn an_outdated_sentinel_does_not_bring_the_old_master_back() {
     let old = servers.master();
     old.kill();
     let new = servers.await_master_other_than(old.port());
-    eventually("the client uses the new master", || {
-        client.lock("b").try_lock().is_ok_and(|guard| guard.is_some())
-    });
+    eventually("the client uses the new master", || can_take(&client, "b"));
     // Only one sentinel answers, and announces the old master, which still reports that it is a
     // master.
     rest.iter().for_each(Server::stop);
@@ -330,9 +331,7 @@ fn an_outdated_sentinel_does_not_bring_the_old_master_back() {
     assert_eq!((old.keys(), connections(old)), (Vec::new(), 0));
     new.resume();
     rest.iter().for_each(Server::resume);
-    eventually("the client uses the new master again", || {
-        client.lock("c").try_lock().is_ok_and(|guard| guard.is_some())
-    });
+    eventually("the client uses the new master again", || can_take(&client, "c"));
 }
 
 #[test]
@@ -361,7 +360,7 @@ fn settings_that_cannot_work_are_errors_at_once() {
     assert!(none.is_err_and(|error| error.is_configuration()));
     let nameless = Client::builder().sentinel("", ["redis://127.0.0.1:1/"]).build();
     assert!(nameless.is_err_and(|error| error.is_configuration()));
-    let absent = format!("redis://127.0.0.1:{}/", crate::harness::ports::free_port());
+    let absent = format!("redis://127.0.0.1:{}/", free_port());
     let absent = Client::builder().sentinel(MASTER, [absent]).build();
     assert!(absent.is_err_and(|error| error.is_connection()));
     let servers = Replicated::start(0, 1);
@@ -473,7 +472,8 @@ fn a_grant_of_the_old_master_is_not_accepted_after_the_fail_over() {
         let late = LateReply::start(MINUTE / 2);
         let locks = ["a", "b"].map(|name| late.client.lock(name));
         let digest = if together {
-            late.servers.master().ask(&["SCRIPT", "LOAD", MULTI_ACQUIRE])
+            let script = include_str!("../../lua/multi_acquire.lua");
+            late.servers.master().ask(&["SCRIPT", "LOAD", script])
         } else {
             late.digests.acquire.clone()
         };
@@ -555,9 +555,7 @@ fn a_loss_reported_by_the_old_master_is_not_believed_after_the_fail_over() {
         replica.ask::<()>(&["PEXPIRE", "a", "60000"]);
     };
     let follow = |_: &Server| {
-        eventually("the client uses the new master", || {
-            late.client.lock("b").try_lock().is_ok_and(|guard| guard.is_some())
-        });
+        eventually("the client uses the new master", || can_take(&late.client, "b"));
     };
     late.answer_late(&late.digests.renew, ask, restore, follow).expect("the hold is not lost");
 }

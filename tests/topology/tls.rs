@@ -9,7 +9,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{slice, thread};
 
-use crate::harness::server::free_port;
+use crate::await_subscriber;
+use crate::harness::faults::channel_of;
+use crate::harness::ports::free_port;
 use crate::harness::{Cluster, Config, Server, eventually, exists, in_time, pttl};
 use leasehold::{Builder, Client, Sharding};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -193,7 +195,7 @@ fn pass(server: &Server, open: impl Fn() -> Builder) {
     let guard = holder.lock("a").lock().expect("a free lock");
     thread::scope(|scope| {
         let waits = scope.spawn(|| waiter.lock("a").lock().and_then(|guard| guard.unlock()));
-        await_listener(slice::from_ref(server), "a");
+        await_subscriber(slice::from_ref(server), &channel_of("a"));
         guard.unlock().expect("held");
         in_time("the waiter gets the lock", waits).expect("a lock");
     });
@@ -304,13 +306,6 @@ fn waits_for(client: &Client, name: &str) -> bool {
     client.lock(name).try_lock_for(MINUTE * 2).expect("an answer").is_some()
 }
 
-/// Blocks until the lock's channel has one subscriber at these nodes.
-fn await_listener(nodes: &[Server], name: &str) {
-    let channel = format!("redisson_lock__channel:{{{name}}}");
-    let listeners = || nodes.iter().map(|node| node.listeners(&channel)).sum::<usize>();
-    eventually("the waiter subscribes", || listeners() == 1);
-}
-
 #[test]
 fn the_nodes_of_a_cluster_are_found_and_reached_over_tls() {
     let encrypted = EncryptedCluster::start(3, 0);
@@ -323,7 +318,7 @@ fn the_nodes_of_a_cluster_are_found_and_reached_over_tls() {
             assert!(exists(node, &name));
             thread::scope(|scope| {
                 let waits = scope.spawn(|| waits_for(&waiter, &name));
-                await_listener(nodes, &name);
+                await_subscriber(nodes, &channel_of(&name));
                 guard.unlock().expect("held");
                 assert!(in_time("the waiter gets the message", waits));
             });
@@ -350,18 +345,18 @@ fn a_hold_is_found_over_tls_after_a_resharding_and_a_fail_over() {
     let guard = holder.lock(&name).lock().expect("free");
     thread::scope(|scope| {
         let waits = scope.spawn(|| waits_for(&waiter, &name));
-        await_listener(slice::from_ref(old), &name);
+        await_subscriber(slice::from_ref(old), &channel_of(&name));
         cluster.begin_migration(slot, new);
         cluster.move_keys(slot, new);
         guard.extend(MINUTE).expect("the old node replies ASK");
         cluster.end_migration(slot, new);
         guard.extend(MINUTE * 2).expect("the old node replies MOVED");
-        await_listener(slice::from_ref(new), &name);
+        await_subscriber(slice::from_ref(new), &channel_of(&name));
         // A replica serves no slots, so the client does not know this node.
         cluster.fail_over(replica);
         guard.extend(MINUTE * 3).expect("the new master has the lock");
         assert!(pttl(replica, &name) > 150_000);
-        await_listener(slice::from_ref(replica), &name);
+        await_subscriber(slice::from_ref(replica), &channel_of(&name));
         guard.unlock().expect("held");
         assert!(in_time("the waiter gets the message there", waits));
     });

@@ -82,11 +82,11 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     Pass,
-    /// They wait for the end of this flow, as behind a partition.
+    /// The bytes wait for the end of this flow, as behind a partition.
     Hold,
-    /// They and all later ones of the connection are lost, and nobody is told.
+    /// The bytes and all later ones of the connection are lost, and nobody is told.
     Swallow,
-    /// After this many more bytes the connection breaks.
+    /// The connection breaks after this many more bytes.
     CutAfter(usize),
 }
 
@@ -111,9 +111,14 @@ impl fmt::Display for Whose {
             Some(process) => write!(f, "{process}")?,
             None => f.write_str("all")?,
         }
-        self.server.map_or(Ok(()), |server| write!(f, "-{server}"))?;
-        self.subscribers
-            .map_or(Ok(()), |is| f.write_str(if is { " subscribers" } else { " callers" }))
+        if let Some(server) = self.server {
+            write!(f, "-{server}")?;
+        }
+        f.write_str(match self.subscribers {
+            Some(true) => " subscribers",
+            Some(false) => " callers",
+            None => "",
+        })
     }
 }
 
@@ -177,16 +182,16 @@ struct Server {
     address: String,
     service: Rc<RefCell<dyn Service>>,
     is_up: bool,
-    /// It accepts no connection, and serves those that it has.
+    /// The server accepts no connection, and serves those that it has.
     is_refusing: bool,
     is_paused: bool,
     /// What arrived during a pause.
     backlog: Vec<(usize, Packet)>,
-    /// How far its clock is ahead, in microseconds.
+    /// How far the clock is ahead, in microseconds.
     clock_offset: i64,
-    /// Its connections, in the order of their making.
+    /// In the order of their making.
     connections: Vec<usize>,
-    /// The moment for which it is due.
+    /// The moment at which the server acts on its own.
     due: Option<i64>,
 }
 
@@ -344,7 +349,9 @@ pub fn stop_server(server: ServerId) {
         }
         (service, peers)
     });
-    peers.into_iter().for_each(|peer| service.borrow_mut().disconnect(peer));
+    for peer in peers {
+        service.borrow_mut().disconnect(peer);
+    }
 }
 
 /// Lets a server that was stopped accept connections again.
@@ -367,7 +374,9 @@ pub fn resume_server(server: ServerId) {
         std::mem::take(&mut it.backlog)
     });
     world::note(|| format!("{server} goes on"));
-    backlog.into_iter().for_each(|(id, packet)| arrive_at_server(id, packet));
+    for (id, packet) in backlog {
+        arrive_at_server(id, packet);
+    }
     touch(server);
 }
 
@@ -483,8 +492,9 @@ fn apply_rules(world: &mut World) {
             link.cut_after = None;
             match flow {
                 Flow::Pass => {
-                    let held = std::mem::take(&mut link.held);
-                    held.into_iter().for_each(|packet| send(world, id, direction, packet));
+                    for packet in std::mem::take(&mut link.held) {
+                        send(world, id, direction, packet);
+                    }
                 }
                 Flow::CutAfter(count) => link.cut_after = Some(count),
                 Flow::Hold => {}
@@ -708,8 +718,9 @@ fn arrive_at_client(id: usize, packet: Packet) {
 }
 
 fn wake_reader(world: &mut World, id: usize) {
-    let sleeping = world.net.connections[id].reader.take();
-    sleeping.into_iter().for_each(|task| world.unpark(task));
+    for task in world.net.connections[id].reader.take() {
+        world.unpark(task);
+    }
 }
 
 /// Takes a connection that both ends have closed from the list of open ones.
@@ -882,8 +893,9 @@ impl Read for Socket {
                 }
                 if !it.arrived.is_empty() {
                     let count = buffer.len().min(it.arrived.len());
-                    let bytes = it.arrived.drain(..count);
-                    buffer.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+                    for (place, byte) in buffer.iter_mut().zip(it.arrived.drain(..count)) {
+                        *place = byte;
+                    }
                     return Some(Ok(count));
                 }
                 match it.ended {

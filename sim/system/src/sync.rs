@@ -48,11 +48,15 @@ impl Sleepers {
 
     pub(crate) fn wake_one(&self) {
         let first = self.list().pop_front();
-        first.into_iter().for_each(unpark);
+        if let Some(first) = first {
+            unpark(first);
+        }
     }
 
     pub(crate) fn wake_all(&self) {
-        self.take().into_iter().for_each(unpark);
+        for task in self.take() {
+            unpark(task);
+        }
     }
 }
 

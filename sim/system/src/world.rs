@@ -614,7 +614,7 @@ fn abandon(mut coroutine: Coroutine<(), (), ()>) {
         let stack = coroutine.into_stack();
         with(|world| world.stacks.push(stack));
     } else {
-        // It has not begun: dropping it would drop what it was to run.
+        // The coroutine has not begun: its drop would drop what it was to run.
         std::mem::forget(coroutine);
     }
 }
@@ -639,7 +639,9 @@ pub fn run(settings: Settings, main: impl FnOnce() + 'static) -> Outcome {
         }
     };
     let count = with(|world| world.processes.len());
-    (0..count).for_each(|process| end_process(ProcessId(process)));
+    for process in 0..count {
+        end_process(ProcessId(process));
+    }
     drop(with(|world| std::mem::take(&mut world.net)));
     drop(with(|world| std::mem::take(&mut world.events)));
     let world = WORLD.with(|world| world.borrow_mut().take()).expect("the run has a world");
@@ -690,10 +692,12 @@ fn step() -> bool {
         (count > 0).then(|| world.runnable.swap_remove(at as usize))
     });
     match task {
-        Some(task) => resume_task(task),
-        None => return next_event(),
+        Some(task) => {
+            resume_task(task);
+            true
+        }
+        None => next_event(),
     }
-    true
 }
 
 fn resume_task(id: TaskId) {
@@ -713,8 +717,9 @@ fn resume_task(id: TaskId) {
             let task = &mut world.tasks[id.0];
             task.state = State::Ended;
             world.processes[task.process.0].tasks -= usize::from(task.name != SCOPED);
-            let joiners = std::mem::take(&mut world.tasks[id.0].joiners);
-            joiners.into_iter().for_each(|joiner| world.unpark(joiner));
+            for joiner in std::mem::take(&mut world.tasks[id.0].joiners) {
+                world.unpark(joiner);
+            }
         });
     }
     let killed = with(|world| {
@@ -726,9 +731,12 @@ fn resume_task(id: TaskId) {
         world.tasks[id.0].coroutine = Some(coroutine);
         None
     });
-    killed.into_iter().for_each(abandon);
+    if let Some(coroutine) = killed {
+        abandon(coroutine);
+    }
 }
 
+/// Lets the next event happen. Returns whether there was one.
 fn next_event() -> bool {
     let event = with(|world| {
         let Reverse(Timed { at, event, .. }) = world.events.pop()?;

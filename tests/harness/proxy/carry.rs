@@ -84,7 +84,9 @@ impl Carrier {
 
     pub(super) fn identify_all(&self) {
         let links = lock(&self.links).clone();
-        links.iter().for_each(|link| self.identify(link));
+        for link in &links {
+            self.identify(link);
+        }
     }
 
     /// Closes some of the current connections on both sides.
@@ -93,8 +95,9 @@ impl Carrier {
             self.identify_all();
         }
         let links = lock(&self.links).clone();
-        let selected = links.iter().filter(|link| self.facts(link).is_in(connections));
-        selected.for_each(|link| link.close());
+        for link in links.iter().filter(|link| self.facts(link).is_in(connections)) {
+            link.close();
+        }
     }
 
     /// Blocks until the threads of the connections have ended.
@@ -121,7 +124,11 @@ impl Carrier {
     }
 
     fn carry(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
-        let number = self.count_connection();
+        let number = {
+            let stats = &mut self.rules().stats;
+            stats.accepted += 1;
+            stats.accepted
+        };
         let link = Arc::new(Link::between(client, server, number));
         lock(&self.links).push(Arc::clone(&link));
         let mut threads = lock(&self.threads);
@@ -155,12 +162,6 @@ impl Carrier {
             let address = link.client.peer_addr().ok()?;
             self.members.connected_from(address, link.since)
         });
-    }
-
-    fn count_connection(&self) -> usize {
-        let stats = &mut self.rules().stats;
-        stats.accepted += 1;
-        stats.accepted
     }
 
     /// Carries the bytes of one direction of a link until its end.

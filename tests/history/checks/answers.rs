@@ -47,10 +47,8 @@ fn unexplained(history: &History, attempt: &Attempt, capacities: &Capacities) ->
     let undisturbed = |to| history.disturbances_of(attempt, *asked, to).next().is_none();
     let bounds = &history.bounds;
     // The time for a term in `run` is what is left of a longer wait.
-    let off = match request.verb {
-        Verb::Lead => millis(MAX_WAIT.end) - bounds.soonest(millis(MAX_WAIT.end)),
-        _ => millis(request.max_wait) - bounds.soonest(millis(request.max_wait)),
-    };
+    let longest = if request.verb == Verb::Lead { MAX_WAIT.end } else { request.max_wait };
+    let off = millis(longest) - bounds.soonest(millis(longest));
     let deadline = asked + millis(request.max_wait).saturating_sub(off);
     let late = asked + bounds.latest(millis(request.max_wait) + bounds.response) + bounds.slack;
     // A call that does not wait still waits for a response time-out.
@@ -61,9 +59,9 @@ fn unexplained(history: &History, attempt: &Attempt, capacities: &Capacities) ->
     // A grant whose fixed lease has ended on the way is an error too.
     let time_out = bounds.soonest(time_out.min(history.lease(attempt)));
     let (promise, broken) = match &attempt.outcome {
-        // A busy machine excuses a time-out, but no earlier error.
         // Only its stop ends the campaigns of `run`.
         Outcome::Failed(at) if request.verb == Verb::Lead => (Promise::Answer, *at < deadline),
+        // A busy machine excuses a time-out, but no earlier error.
         Outcome::Failed(at) => {
             let early = *at < asked + time_out && undisturbed(*at);
             let is_explained = explained_by_older_request(history, attempt, *at)
@@ -148,7 +146,7 @@ fn explained_by_capacity(capacities: &Capacities, attempt: &Attempt, failed: Nan
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, disturbance, held, history, resize, violated};
+    use super::super::examples::{asking, disturbance, held, history, hold_of, resize, violated};
     use super::super::{Affected, Attempt, Effect, Outcome, Promise, Stall};
     use crate::record::{End, millis};
 
@@ -249,32 +247,24 @@ mod tests {
         let lost = |lease| {
             let mut lost = held(0, 0, 10, 20);
             lost.request.lease = lease;
-            if let Outcome::Held(hold) = &mut lost.outcome {
-                hold.lost = Some(millis(20));
-            }
+            hold_of(&mut lost).lost = Some(millis(20));
             violated_without_and_with_disturbance(lost)
         };
         assert_eq!(lost(None), [vec![Promise::Renewal], vec![]]);
         let mut ended = held(0, 0, 10, 20);
-        if let Outcome::Held(hold) = &mut ended.outcome {
-            hold.ended = Some((millis(20), End::Lost));
-        }
+        hold_of(&mut ended).ended = Some((millis(20), End::Lost));
         let reported = violated_without_and_with_disturbance(ended);
         assert_eq!(reported, [vec![Promise::Renewal], vec![]], "by its release");
         assert_eq!(lost(Some(15)), [vec![], vec![]], "a fixed lease ends");
         let limited = |max_hold| {
             let mut lost = held(0, 0, 10, 20);
             lost.request.max_hold = Some(max_hold);
-            if let Outcome::Held(hold) = &mut lost.outcome {
-                hold.lost = Some(millis(20));
-            }
+            hold_of(&mut lost).lost = Some(millis(20));
             violated(&history(vec![lost]))
         };
         let stalled = |from, to| {
             let mut lost = held(0, 0, 10, 2000);
-            if let Outcome::Held(hold) = &mut lost.outcome {
-                hold.lost = Some(millis(2000));
-            }
+            hold_of(&mut lost).lost = Some(millis(2000));
             let mut history = history(vec![lost]);
             // Any worker notices it.
             history.workers[1].stalls.push(Stall { from: millis(from), to: millis(to) });

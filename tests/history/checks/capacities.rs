@@ -31,10 +31,12 @@ impl Capacities {
     /// Returns the capacities of a semaphore with this first capacity after these changes.
     pub(super) fn of(history: &History, first: u32, changes: &[&Attempt]) -> Capacities {
         let first = i64::from(first);
-        let resizes = || changes.iter().filter(|it| it.request.verb == Verb::Resize);
-        let spans = match resizes().next() {
-            Some(_) => of_resizes(history, first, resizes().copied()),
-            None => of_additions(first, changes),
+        let resizes: Vec<&Attempt> =
+            changes.iter().copied().filter(|it| it.request.verb == Verb::Resize).collect();
+        let spans = if resizes.is_empty() {
+            of_additions(first, changes)
+        } else {
+            of_resizes(history, first, &resizes)
         };
         Capacities(spans)
     }
@@ -90,29 +92,25 @@ fn settled(history: &History, change: &Attempt) -> Nanos {
     }
 }
 
-/// Returns the capacities of a semaphore with leases: each change sets one.
-fn of_resizes<'a>(
-    history: &History,
-    first: i64,
-    resizes: impl Iterator<Item = &'a Attempt> + Clone,
-) -> Vec<Span> {
+/// Returns the capacities of a semaphore with leases. Each change sets one. There is at least one.
+fn of_resizes(history: &History, first: i64, resizes: &[&Attempt]) -> Vec<Span> {
     // The first change that was certainly made after this moment replaces what was set before.
     let replaced = |since: Nanos| {
-        let later = resizes.clone().filter(|it| since <= it.asked);
+        let later = resizes.iter().filter(|it| since <= it.asked);
         let made = later.filter_map(|it| match it.outcome {
             Outcome::Done(at) => Some(at),
             _ => None,
         });
         made.min().unwrap_or(Nanos::MAX)
     };
-    let set = |it: &'a Attempt| {
+    let set = |it: &&Attempt| {
         let (to, capacity) = (replaced(settled(history, it)), i64::from(it.request.permits));
         Span { from: it.asked, to, capacity }
     };
     let begin = Span { from: 0, to: replaced(0), capacity: first };
-    let mut spans: Vec<_> = [begin].into_iter().chain(resizes.clone().map(set)).collect();
+    let mut spans: Vec<_> = [begin].into_iter().chain(resizes.iter().map(set)).collect();
     let set_once = spans.clone();
-    let lock = resizes.clone().next().map_or("", |it| &it.request.lock);
+    let lock = &resizes[0].request.lock;
     let losses = history.disturbances.iter().filter(|d| d.loses_data());
     for loss in losses.filter(|d| d.covers(lock)) {
         // A replaced master may answer until the fault is not felt any more.

@@ -14,9 +14,9 @@
 
 use super::capacities::Capacities;
 use super::limits::minimum_end;
-use super::overlaps::{Held, report_due};
+use super::overlaps::report_due;
 use super::waits::{end, longest_gap};
-use super::{Attempt, Bounds, History, Promise, Violation};
+use super::{Attempt, Bounds, Held, History, Promise, Violation, by_grant};
 use crate::system::Nanos;
 
 pub(super) fn check(
@@ -30,14 +30,14 @@ pub(super) fn check(
     let waiting = attempts.iter().filter(|attempt| attempt.request.is_leased());
     let mut found: Vec<_> =
         waiting.filter_map(|attempt| waits_in_vain(history, attempt, capacities)).collect();
-    let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));
-    let mut holds: Vec<Held<'_>> = holds.collect();
-    holds.sort_by_key(|(_, hold)| hold.granted);
     let mut open: Vec<Held<'_>> = Vec::new();
-    for later in holds {
+    for later in by_grant(attempts) {
         let begun = later.1.granted;
         let capacity = *capacities.between(later.0.asked, begun).end();
-        open.retain(|held| begun < held.1.valid_to.max(kept_to(history, held)));
+        // The minimum of a hold keeps its permits in use.
+        open.retain(|(attempt, hold)| {
+            begun < hold.valid_to.max(minimum_end(history, attempt, hold).unwrap_or(0))
+        });
         let (valid, kept): (Vec<_>, Vec<_>) =
             open.iter().partition(|(_, hold)| begun < hold.valid_to);
         let valid = [valid, vec![later]].concat();
@@ -59,11 +59,6 @@ fn may_be_lost(history: &History, (attempt, _): &Held<'_>, begun: Nanos) -> bool
     } else {
         history.may_have_lost(attempt, begun)
     }
-}
-
-/// Returns the moment until which the minimum keeps the permits of a hold in use, or 0.
-fn kept_to(history: &History, (attempt, hold): &Held<'_>) -> Nanos {
-    minimum_end(history, attempt, hold).unwrap_or(0)
 }
 
 /// Checks the valid holds and the permits that a minimum keeps at the last grant.
@@ -135,21 +130,20 @@ fn waits_in_vain(
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, disturbance, held, history, resize, violated};
+    use super::super::examples::{
+        asking, disturbance, held, history, resize, violated, with_permits,
+    };
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
     use crate::record::{Verb, millis};
 
     /// Returns a history of holds of this kind with their numbers of permits.
     fn semaphore(kind: &str, holds: Vec<(u32, Attempt)>) -> History {
-        let with = |(permits, mut attempt): (u32, Attempt)| {
-            attempt.request.permits = permits;
-            attempt.request.lock = format!("{kind}-0");
+        let mut history = history(with_permits(&format!("{kind}-0"), holds));
+        for attempt in &mut history.attempts {
             if let Outcome::Held(hold) = &mut attempt.outcome {
                 hold.token = 0;
             }
-            attempt
-        };
-        let mut history = history(holds.into_iter().map(with).collect());
+        }
         history.counts.insert("count-0".to_owned(), 3);
         history
     }

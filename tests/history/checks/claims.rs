@@ -90,7 +90,9 @@ fn has_older(
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, disturbance, held, history, resize, violated};
+    use super::super::examples::{
+        asking, disturbance, held, history, resize, violated, with_permits,
+    };
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
     use crate::record::millis;
 
@@ -102,12 +104,7 @@ mod tests {
     fn starved(others: Vec<(u32, Attempt)>) -> History {
         let calls = vec![(1, held(0, 0, 0, 1)), (2, held(1, 500, 500, 9000))];
         let waiting = vec![(3, held(0, 1000, 9000, 9001))];
-        let with = |(permits, mut attempt): (u32, Attempt)| {
-            attempt.request.permits = permits;
-            attempt.request.lock = "semaphore-0".to_owned();
-            attempt
-        };
-        history(calls.into_iter().chain(waiting).chain(others).map(with).collect())
+        history(with_permits("semaphore-0", [calls, waiting, others].concat()))
     }
 
     #[test]
@@ -123,7 +120,7 @@ mod tests {
     #[test]
     fn an_older_waiter_that_has_left_protects_the_next_one() {
         let later = |outcome: fn(u64) -> Outcome| {
-            // It called first, and waited for 1000 ms.
+            // The older waiter called first, and waited for 1000 ms.
             let older = (3, asking(0, 900, outcome(millis(1900))));
             let call = |asked| {
                 let later = (1, held(1, asked, asked + 5, asked + 9));
@@ -133,7 +130,7 @@ mod tests {
         };
         let [kept, broken] = [vec![], vec![Promise::Claim]];
         assert_eq!(later(Outcome::Refused), [kept.clone(), broken.clone(), broken.clone()]);
-        // It may leave its claim for a grant lease.
+        // A call that fails may leave its claim for a grant lease.
         assert_eq!(later(Outcome::Failed), [kept.clone(), kept, broken]);
     }
 

@@ -23,7 +23,12 @@ pub(super) fn check(
     let (mut least, mut most) = (i64::from(request.capacity()), i64::from(request.capacity()));
     for change in changes {
         let added = change.request.added();
-        let is_certain = is_completed(history, change);
+        let is_certain = match change.outcome {
+            Outcome::Done(_) => true,
+            // The client completes the change, unless it is killed.
+            Outcome::Failed(_) => history.workers[change.worker].killed.is_none(),
+            _ => false,
+        };
         least += if is_certain { added } else { added.min(0) };
         most += if is_certain { added } else { added.max(0) };
     }
@@ -33,16 +38,6 @@ pub(super) fn check(
         let text = format!("{free} of {least} to {most} permits of {} are free, ", request.lock);
         Promise::Counts.violation(text + &format!("and up to {missing} may be missing"))
     })
-}
-
-/// Returns whether a change has certainly been made once.
-fn is_completed(history: &History, change: &Attempt) -> bool {
-    let is_killed = history.workers[change.worker].killed.is_some();
-    match change.outcome {
-        Outcome::Done(_) => true,
-        Outcome::Failed(_) => !is_killed,
-        _ => false,
-    }
 }
 
 /// Returns the number of permits that the worker may have taken and not given back.
@@ -58,7 +53,7 @@ fn may_be_missing(history: &History, attempt: &Attempt) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, disturbance, held, history, violated};
+    use super::super::examples::{asking, disturbance, held, history, hold_of, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
     use crate::record::{End, Verb, millis};
 
@@ -123,9 +118,7 @@ mod tests {
     #[test]
     fn only_killed_workers_keep_permits() {
         let mut kept = held(0, 0, 10, 20);
-        if let Outcome::Held(hold) = &mut kept.outcome {
-            hold.ended = Some((millis(20), End::Dropped));
-        }
+        hold_of(&mut kept).ended = Some((millis(20), End::Dropped));
         for attempt in [kept, asking(0, 0, Outcome::Unknown)] {
             let with = |free, killed| {
                 let mut history = count(free, vec![attempt.clone(), held(1, 20, 30, 40)]);

@@ -123,23 +123,20 @@ impl<'a> Latch<'a> {
     fn contradiction(&self, attempt: &Attempt) -> Option<Violation> {
         let from = attempt.asked;
         let is_early = shown_open(attempt).is_some_and(|to| self.is_closed(from, to));
-        let is_open = |to| {
-            self.open_since(to).is_some_and(|since| since <= from)
-                && !self.may_be_unanswered(attempt, to)
-        };
-        let is_closed_late = shown_closed(attempt).is_some_and(is_open);
-        let text = match (is_early, is_closed_late) {
-            (true, _) => "open before its last count-down",
-            (_, true) => "closed after its last count-down",
-            _ => return None,
+        let is_late = shown_closed(attempt).is_some_and(|to| {
+            // A cancelled wait may end without a reply.
+            let may_be_unanswered = attempt.request.cancelled
+                && self.history.disturbances_of(attempt, from, to).next().is_some();
+            self.open_since(to).is_some_and(|since| since <= from) && !may_be_unanswered
+        });
+        let text = if is_early {
+            "open before its last count-down"
+        } else if is_late {
+            "closed after its last count-down"
+        } else {
+            return None;
         };
         Some(Promise::Counts.violation(format!("a latch is {text}: {attempt}")))
-    }
-
-    /// Returns whether a call may have ended at this moment without a reply: by its cancellation.
-    fn may_be_unanswered(&self, attempt: &Attempt, to: Nanos) -> bool {
-        let mut disturbed = self.history.disturbances_of(attempt, attempt.asked, to);
-        attempt.request.cancelled && disturbed.next().is_some()
     }
 
     /// Returns the longest undisturbed wait after the end of a round of this call; `None` if the

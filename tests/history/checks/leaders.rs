@@ -12,7 +12,7 @@
 //! over. Other terms are over when their lease has ended on the servers.
 
 use super::waits::{end, over};
-use super::{Attempt, History, Hold, Promise, Sighting, Violation};
+use super::{Attempt, Held, History, Hold, Promise, Sighting, Violation, by_grant};
 use crate::record::{Seen, Verb};
 use crate::system::Nanos;
 use std::collections::BTreeMap;
@@ -33,8 +33,6 @@ pub(super) fn check(history: &History, calls: &[&Attempt], looks: &[&Attempt]) -
     found
 }
 
-type Term<'a> = (&'a Attempt, &'a Hold);
-
 /// A token that a process knows from this moment on.
 struct Known {
     from: Nanos,
@@ -47,8 +45,8 @@ struct Known {
 struct Election<'a> {
     history: &'a History,
     /// In the order of their grants.
-    terms: Vec<Term<'a>>,
-    by_token: BTreeMap<u64, Term<'a>>,
+    terms: Vec<Held<'a>>,
+    by_token: BTreeMap<u64, Held<'a>>,
     by_value: BTreeMap<u64, Vec<&'a Attempt>>,
     /// The largest tokens so far, in the order of time.
     known: Vec<Known>,
@@ -62,9 +60,7 @@ fn violation(text: &str, look: &Attempt, sighting: &Sighting, more: &str) -> Vio
 
 impl<'a> Election<'a> {
     fn new(history: &'a History, calls: &[&'a Attempt], looks: &[&'a Attempt]) -> Election<'a> {
-        let terms = calls.iter().filter_map(|call| Some((*call, call.hold()?)));
-        let mut terms: Vec<Term<'_>> = terms.collect();
-        terms.sort_by_key(|(_, hold)| hold.granted);
+        let terms = by_grant(calls);
         let by_token = terms.iter().map(|term| (term.1.token, *term)).collect();
         let mut by_value: BTreeMap<u64, Vec<&Attempt>> = BTreeMap::new();
         for call in calls {
@@ -134,7 +130,7 @@ impl<'a> Election<'a> {
         let calls = self.by_value.get(&value).map_or(&[][..], |calls| calls);
         // Two masters may have given the same token.
         let decides =
-            |term: &&Term<'_>| !self.history.may_be_outdated(&term.0.request.lock, term.1.granted);
+            |term: &&Held<'_>| !self.history.may_be_outdated(&term.0.request.lock, term.1.granted);
         let is_right = match self.by_token.get(&token).filter(decides) {
             Some((attempt, _)) => attempt.request.value == value,
             // The call was killed before it recorded its term, or it failed after the grant. Or it
@@ -244,7 +240,7 @@ impl<'a> Election<'a> {
                 && self.is_steady(observer, attempt.asked, due)
                 && self.is_announced(attempt, due)
         });
-        let text = |(attempt, _): &Term<'_>| {
+        let text = |(attempt, _): &Held<'_>| {
             Promise::Leader.violation(format!("not seen by {observer}: {attempt}"))
         };
         missed.map(text).collect()
@@ -253,7 +249,7 @@ impl<'a> Election<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, disturbance, held, history, violated};
+    use super::super::examples::{asking, disturbance, held, history, hold_of, violated};
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise, Sighting};
     use crate::record::{End, Seen, Verb, millis};
 
@@ -269,9 +265,7 @@ mod tests {
     /// Returns a term with this token. Its value is ten times the token.
     fn term(token: u64, asked: u64, granted: u64, end: u64) -> Attempt {
         let mut term = on(held(0, asked, granted, end), Verb::Acquire, 10 * token);
-        if let Outcome::Held(hold) = &mut term.outcome {
-            hold.token = token;
-        }
+        hold_of(&mut term).token = token;
         term
     }
 
@@ -304,9 +298,7 @@ mod tests {
         assert_eq!(asked(101), [Promise::Leader]);
         let dropped = |at| {
             let mut term = term(1, 0, 10, 100);
-            if let Outcome::Held(hold) = &mut term.outcome {
-                hold.ended = Some((millis(100), End::Dropped));
-            }
+            hold_of(&mut term).ended = Some((millis(100), End::Dropped));
             broken(vec![term, look(at, at, 1)])
         };
         assert_eq!(dropped(150), [], "the resignation may take a response time-out");
@@ -317,9 +309,7 @@ mod tests {
     fn an_answer_names_no_killed_leader_after_its_lease() {
         let asked = |at| {
             let mut killed = term(1, 0, 10, 100);
-            if let Outcome::Held(hold) = &mut killed.outcome {
-                hold.ended = None;
-            }
+            hold_of(&mut killed).ended = None;
             let mut history = history(vec![killed, look(at, at, 1)]);
             history.workers[0].killed = Some(millis(110));
             violated(&history)

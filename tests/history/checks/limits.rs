@@ -4,16 +4,12 @@
 //! The minimum counts from a moment between the call and its return, so the check takes the call.
 //! `capacity.rs` has the minimum holds of a semaphore.
 
-use super::{Attempt, History, Hold, Promise, Violation};
+use super::{Attempt, Held, History, Hold, Promise, Violation, by_grant};
 use crate::record::{End, millis};
 use crate::system::Nanos;
 
-type Held<'a> = (&'a Attempt, &'a Hold);
-
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
-    let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));
-    let mut holds: Vec<Held<'_>> = holds.collect();
-    holds.sort_by_key(|(_, hold)| hold.granted);
+    let holds = by_grant(attempts);
     let outlived = holds.iter().filter_map(|held| outlives_its_limit(history, *held));
     if attempts.iter().any(|attempt| attempt.request.capacity() > 1) {
         return outlived.collect();
@@ -61,8 +57,8 @@ pub(super) fn minimum_end(history: &History, attempt: &Attempt, hold: &Hold) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{disturbance, held, history, violated};
-    use super::super::{Affected, Attempt, Effect, Outcome, Promise};
+    use super::super::examples::{disturbance, held, history, hold_of, violated};
+    use super::super::{Affected, Attempt, Effect, Promise};
     use crate::record::{End, millis};
 
     /// Returns a hold until `end` with a limit, in milliseconds.
@@ -88,9 +84,7 @@ mod tests {
     fn early(min_hold: u64, how: End) -> Attempt {
         let mut early = held(0, 0, 10, 20);
         early.request.min_hold = Some(min_hold);
-        if let Outcome::Held(hold) = &mut early.outcome {
-            hold.ended = Some((millis(20), how));
-        }
+        hold_of(&mut early).ended = Some((millis(20), how));
         early
     }
 
@@ -122,9 +116,7 @@ mod tests {
         assert_eq!(fixed(End::Unlocked), [Promise::Minimum]);
         let mut lost = early(90, End::Dropped);
         lost.request.lease = Some(15);
-        if let Outcome::Held(hold) = &mut lost.outcome {
-            hold.lost = Some(millis(20));
-        }
+        hold_of(&mut lost).lost = Some(millis(20));
         assert_eq!(violated(&history(vec![lost, next()])), [], "a lost hold has no minimum");
     }
 

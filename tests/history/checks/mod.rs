@@ -110,6 +110,9 @@ pub struct Hold {
     pub ended: Option<(Nanos, End)>,
 }
 
+/// An attempt that was granted, with its hold.
+type Held<'a> = (&'a Attempt, &'a Hold);
+
 /// A time in which a fault affects workers.
 #[derive(Clone, Debug)]
 pub struct Disturbance {
@@ -345,7 +348,7 @@ impl History {
         for attempts in self.by_lock().values() {
             let (changes, others): (Vec<&Attempt>, Vec<&Attempt>) =
                 attempts.iter().partition(|attempt| attempt.request.is_change());
-            let capacities = &self.capacities(&attempts[0].request, &changes);
+            let capacities = &Capacities::of(self, attempts[0].request.capacity(), &changes);
             violations.extend(answers::check(self, attempts, capacities));
             let (questions, attempts): (Vec<&Attempt>, Vec<&Attempt>) =
                 others.into_iter().partition(|attempt| attempt.request.is_question());
@@ -410,14 +413,10 @@ impl History {
 
     /// Returns whether a semaphore may have this capacity after the run.
     pub fn may_have_capacity(&self, semaphore: &str, capacity: i64) -> bool {
-        let request = Request::waiting(semaphore.to_owned(), 0);
+        let first = Request::waiting(semaphore.to_owned(), 0).capacity();
         let changes = self.attempts.iter().filter(|it| it.request.is_change());
         let changes: Vec<_> = changes.filter(|it| it.request.lock == semaphore).collect();
-        self.capacities(&request, &changes).may_end_with(capacity)
-    }
-
-    fn capacities(&self, request: &Request, changes: &[&Attempt]) -> Capacities {
-        Capacities::of(self, request.capacity(), changes)
+        Capacities::of(self, first, &changes).may_end_with(capacity)
     }
 
     fn by_lock(&self) -> BTreeMap<&str, Vec<&Attempt>> {
@@ -498,6 +497,14 @@ impl History {
     }
 }
 
+/// Returns the holds of these attempts in the order of their grants.
+fn by_grant<'a>(attempts: &[&'a Attempt]) -> Vec<Held<'a>> {
+    let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));
+    let mut holds: Vec<Held<'a>> = holds.collect();
+    holds.sort_by_key(|(_, hold)| hold.granted);
+    holds
+}
+
 impl fmt::Display for Disturbance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Disturbance { name, from, until, felt_until, affected, effect, slots } = self;
@@ -545,12 +552,26 @@ impl Attempt {
     }
 
     fn apply(&mut self, at: Nanos, event: Event) {
-        match &event {
-            Event::Failed(error) => self.error.clone_from(error),
-            Event::Seen(leader) => self.seen.push(Sighting { at, leader: *leader }),
+        match (event, &mut self.outcome) {
+            (Event::Granted { token }, outcome) => {
+                let (lost, ended) = (None, None);
+                let hold = Hold { token, granted: at, leased: at, valid_to: at, lost, ended };
+                *outcome = Outcome::Held(hold);
+            }
+            (Event::Done, outcome) => *outcome = Outcome::Done(at),
+            (Event::Refused, outcome) => *outcome = Outcome::Refused(at),
+            (Event::Failed(error), outcome) => {
+                self.error = error;
+                *outcome = Outcome::Failed(at);
+            }
+            (Event::Seen(leader), _) => self.seen.push(Sighting { at, leader }),
+            (Event::Valid, Outcome::Held(hold)) => hold.valid_to = hold.valid_to.max(at),
+            (Event::Extended, Outcome::Held(hold)) => hold.leased = at,
+            (Event::Lost, Outcome::Held(hold)) => hold.lost = hold.lost.or(Some(at)),
+            (Event::Ended(how), Outcome::Held(hold)) => hold.ended = Some((at, how)),
+            // `Ends` changes nothing. The other events need a hold.
             _ => {}
         }
-        self.outcome.apply(at, event);
     }
 }
 
@@ -560,27 +581,6 @@ impl Hold {
     /// A process that was stopped between its grant and its first check may find the hold over.
     pub fn was_valid(&self) -> bool {
         self.granted < self.valid_to
-    }
-}
-
-impl Outcome {
-    fn apply(&mut self, at: Nanos, event: Event) {
-        match (event, self) {
-            (Event::Granted { token }, outcome) => {
-                let (lost, ended) = (None, None);
-                let hold = Hold { token, granted: at, leased: at, valid_to: at, lost, ended };
-                *outcome = Outcome::Held(hold);
-            }
-            (Event::Done, outcome) => *outcome = Outcome::Done(at),
-            (Event::Refused, outcome) => *outcome = Outcome::Refused(at),
-            (Event::Failed(_), outcome) => *outcome = Outcome::Failed(at),
-            (Event::Valid, Outcome::Held(hold)) => hold.valid_to = hold.valid_to.max(at),
-            (Event::Extended, Outcome::Held(hold)) => hold.leased = at,
-            (Event::Lost, Outcome::Held(hold)) => hold.lost = hold.lost.or(Some(at)),
-            (Event::Ended(how), Outcome::Held(hold)) => hold.ended = Some((at, how)),
-            // `Ends` and `Seen` change nothing. The other events need a hold.
-            _ => {}
-        }
     }
 }
 
@@ -638,6 +638,23 @@ mod examples {
             ended: Some((millis(end), End::Unlocked)),
         };
         asking(worker, asked, Outcome::Held(hold))
+    }
+
+    /// Returns the hold of an attempt that was granted.
+    pub(super) fn hold_of(attempt: &mut Attempt) -> &mut Hold {
+        match &mut attempt.outcome {
+            Outcome::Held(hold) => hold,
+            other => panic!("no hold: {other:?}"),
+        }
+    }
+
+    /// Returns the calls as calls for permits of a semaphore, each with its number of permits.
+    pub(super) fn with_permits(semaphore: &str, calls: Vec<(u32, Attempt)>) -> Vec<Attempt> {
+        let with = |(permits, mut call): (u32, Attempt)| {
+            (call.request.lock, call.request.permits) = (semaphore.to_owned(), permits);
+            call
+        };
+        calls.into_iter().map(with).collect()
     }
 
     /// Returns an attempt with this outcome. A refused attempt has waited for its whole `max_wait`.
@@ -701,7 +718,8 @@ mod examples {
                      2 11 asks a acquire true 70 0 none none false 1 1 0\n\
                      1 12 granted 5\n0 13 stalled 4\n\
                      2 13 refused\n1 14 extended\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
-                     3 18 granted 1\n4 19 asks b acquire false none 7 none none true 2 1 0\n4 20 fai\n\
+                     3 18 granted 1\n\
+                     4 19 asks b acquire false none 7 none none true 2 1 0\n4 20 fai\n\
                      5 21 asks c acquire false none 7 none none false 1 1 0\n5 22 failed timeout";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);

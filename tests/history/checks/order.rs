@@ -75,7 +75,7 @@ impl<'a> Waiter<'a> {
         let Request { max_wait, verb, .. } = other.attempt.request;
         let other_waits = max_wait > 0 || verb == Verb::Lead;
         // A call that does not wait has no place, and comes after all waiters.
-        let is_behind = if other_waits { self.place < other.place } else { true };
+        let is_behind = !other_waits || self.place < other.place;
         is_behind && self.arrived < other.attempt.asked && other.at < self.until
     }
 }

@@ -4,20 +4,19 @@
 //! replaced may have granted the second hold. `capacity.rs` has the overlaps of holds of a
 //! semaphore.
 
-use super::{Attempt, Effect, History, Hold, Promise, Violation};
+use super::{Attempt, Effect, Held, History, Promise, Violation, by_grant};
 use crate::system::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
-    let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));
-    let mut holds: Vec<_> = holds.filter(|(_, hold)| hold.was_valid()).collect();
-    holds.sort_by_key(|(_, hold)| hold.granted);
+    let mut holds = by_grant(attempts);
+    holds.retain(|(_, hold)| hold.was_valid());
     let mut found: Vec<_> =
         holds.iter().filter_map(|held| valid_after_lease(history, *held)).collect();
     found.extend(holds.iter().filter_map(|held| unreported_loss(history, *held)));
     if attempts.iter().any(|attempt| attempt.request.capacity() > 1) {
         return found;
     }
-    let mut open: Vec<(&Attempt, &Hold)> = Vec::new();
+    let mut open: Vec<Held<'_>> = Vec::new();
     for later in holds {
         open.retain(|(_, hold)| later.1.granted < hold.valid_to);
         for earlier in &open {
@@ -29,8 +28,6 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
     }
     found
 }
-
-pub(super) type Held<'a> = (&'a Attempt, &'a Hold);
 
 /// Checks two holds that were valid at the grant of the later one.
 fn overlap(history: &History, earlier: Held<'_>, later: Held<'_>) -> Option<Violation> {

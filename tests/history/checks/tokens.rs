@@ -4,8 +4,7 @@
 //! same token. A master and the one that replaces it may both grant a lock in the same microsecond,
 //! which is the token of both holds.
 
-use super::overlaps::Held;
-use super::{Attempt, History, Promise, Violation};
+use super::{Attempt, Held, History, Promise, Violation};
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     let fenced = fenced(attempts.iter().copied());
@@ -19,17 +18,16 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
     // From the largest token down: no hold with a larger token may be granted before an attempt
     // begins. The earliest of these grants decides.
     let mut found = Vec::new();
-    let mut first_larger: Option<(&Attempt, u64)> = None;
-    for (attempt, hold) in fenced.iter().rev() {
-        if let Some((larger, granted)) =
-            first_larger.filter(|(_, granted)| *granted < attempt.asked)
+    let mut first_larger: Option<Held<'_>> = None;
+    for &(attempt, hold) in fenced.iter().rev() {
+        if let Some((larger, first)) = first_larger
+            && first.granted < attempt.asked
         {
-            debug_assert_eq!(larger.hold().map(|hold| hold.granted), Some(granted));
             let text = format!("the later hold has the smaller one:\n  {larger}\n  {attempt}");
             found.push(Promise::Tokens.violation(text));
         }
-        if first_larger.is_none_or(|(_, granted)| hold.granted < granted) {
-            first_larger = Some((attempt, hold.granted));
+        if first_larger.is_none_or(|(_, first)| hold.granted < first.granted) {
+            first_larger = Some((attempt, hold));
         }
     }
     twice.chain(found).collect()
@@ -50,13 +48,11 @@ pub(super) fn repeated<'a>(fenced: &'a [Held<'a>]) -> impl Iterator<Item = &'a [
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{disturbance, held, history, violated};
-    use super::super::{Affected, Attempt, Effect, Outcome, Promise, REPLACED};
+    use super::super::examples::{disturbance, held, history, hold_of, violated};
+    use super::super::{Affected, Attempt, Effect, Promise, REPLACED};
 
     fn with_token(mut attempt: Attempt, token: u64) -> Attempt {
-        if let Outcome::Held(hold) = &mut attempt.outcome {
-            hold.token = token;
-        }
+        hold_of(&mut attempt).token = token;
         attempt
     }
 

@@ -201,17 +201,21 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let killed = history.workers[attempt.worker].killed;
     let disturbed = |at| history.disturbances_of(attempt, asked, at).map(|d| d.felt_until).max();
     // A hold that nobody releases. A delayed request may arrive until the end of a disturbance.
-    let waiter = match attempt.request.is_queued() {
+    let waiter = if attempt.request.is_queued() {
         // A client counts as alive, then a grant to one of its waiters lasts.
-        true => 2 * bounds.grant_lease,
-        false if attempt.request.is_leased() => 0,
-        false => bounds.fair_waiter_timeout,
+        2 * bounds.grant_lease
+    } else if attempt.request.is_leased() {
+        0
+    } else {
+        bounds.fair_waiter_timeout
     };
-    let kept = match attempt.request.is_counted() {
+    let kept = if !attempt.request.is_counted() {
+        history.lease(attempt).max(waiter) + bounds.step
+    } else if killed.is_some() {
         // The permits of a killed process do not come back.
-        true if killed.is_some() => Nanos::MAX,
-        true => 0,
-        false => history.lease(attempt).max(waiter) + bounds.step,
+        Nanos::MAX
+    } else {
+        0
     };
     // A request that arrives later than a lease is not undone.
     let is_late = |at| {
@@ -345,7 +349,9 @@ pub(super) fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, disturbance, held, history, resize, violated};
+    use super::super::examples::{
+        asking, disturbance, held, history, hold_of, resize, violated, with_permits,
+    };
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
     use crate::record::{End, millis};
 
@@ -394,9 +400,7 @@ mod tests {
     fn the_wait_beside_a_lock_that_servers_show_free_is_bounded() {
         // By its attempt alone, the killed holder may have the lock until 1150.
         let mut killed = held(0, 0, 0, 100);
-        if let Outcome::Held(hold) = &mut killed.outcome {
-            hold.ended = None;
-        }
+        hold_of(&mut killed).ended = None;
         let granted = |free: &[(u64, u64)]| {
             let killed = killed.clone();
             let lock = killed.request.lock.clone();
@@ -466,18 +470,14 @@ mod tests {
 
     fn dropped() -> Attempt {
         let mut dropped = held(0, 0, 0, 100);
-        if let Outcome::Held(hold) = &mut dropped.outcome {
-            hold.ended = Some((millis(100), End::Dropped));
-        }
+        hold_of(&mut dropped).ended = Some((millis(100), End::Dropped));
         dropped
     }
 
     #[test]
     fn the_hold_of_a_killed_worker_ends_with_its_lease() {
         let mut killed = held(0, 0, 0, 100);
-        if let Outcome::Held(hold) = &mut killed.outcome {
-            hold.ended = None;
-        }
+        hold_of(&mut killed).ended = None;
         let kill = |history: &mut History| history.workers[0].killed = Some(millis(150));
         assert_eq!(after(killed.clone(), 1150 + BOUND, kill), []);
         assert_eq!(after(killed, 1151 + BOUND, kill), [Promise::Wait]);
@@ -561,16 +561,6 @@ mod tests {
         }
     }
 
-    /// Returns the broken promises of holds of a semaphore with their numbers of permits.
-    fn with_permits(holds: Vec<(u32, Attempt)>) -> Vec<Promise> {
-        let with = |(permits, mut attempt): (u32, Attempt)| {
-            attempt.request.permits = permits;
-            attempt.request.lock = "semaphore-0".to_owned();
-            attempt
-        };
-        violated(&history(holds.into_iter().map(with).collect()))
-    }
-
     #[test]
     fn a_waiter_for_permits_waits_only_while_too_few_are_free() {
         let waits = |permits, granted| {
@@ -579,7 +569,7 @@ mod tests {
                 (1, held(0, 0, 1, 300)),
                 (permits, held(1, 10, granted, 2000)),
             ];
-            with_permits(holds)
+            violated(&history(with_permits("semaphore-0", holds)))
         };
         assert_eq!(waits(1, 10 + BOUND), []);
         assert_eq!(waits(1, 11 + BOUND), [Promise::Wait]);
@@ -595,7 +585,7 @@ mod tests {
             let older = (3, held(0, asked, 2000, 2010));
             let waiting = (1, held(1, 800, granted, granted + 1));
             let holds = vec![(2, held(0, 0, 0, 2000)), older, waiting];
-            with_permits(holds)
+            violated(&history(with_permits("semaphore-0", holds)))
         };
         // The older waiter claims after one poll.
         assert_eq!(waits(700, 2010), []);

@@ -88,12 +88,11 @@ pub(super) fn acquire(kind: Kind, call: Call<'_>) -> Result<Option<Acquired>> {
         Kind::Election => elections::campaign(call),
         Kind::Red => {
             let lock = RedLock::new(call.clients.to_vec(), name);
-            let max_hold = call.request.max_hold.map(Duration::from_millis);
-            let lock = max_hold.into_iter().fold(lock, RedLock::with_max_hold);
+            let lock = with_span(lock, call.request.max_hold, RedLock::with_max_hold);
             acquire_from(lock, call, |_| 0, |_| 0)
         }
         Kind::Semaphore => lease_permits(call),
-        Kind::Count => take_permits(client, call),
+        Kind::Count => take_permits(call),
         Kind::Latch => unreachable!("nobody holds a latch"),
     }
 }
@@ -109,15 +108,21 @@ pub(super) fn acquire_all(members: &[(Kind, String)], call: Call<'_>) -> Result<
     acquire_from(MultiLock::new(members.iter().map(member)), call, |_| 0, |_| 0)
 }
 
+/// Gives a handle one of the spans of a request, in milliseconds, if the request has it.
+fn with_span<T>(handle: T, millis: Option<u64>, set: fn(T, Duration) -> T) -> T {
+    match millis {
+        Some(millis) => set(handle, Duration::from_millis(millis)),
+        None => handle,
+    }
+}
+
 /// Takes permits with a lease.
 fn lease_permits(call: Call<'_>) -> Result<Option<Acquired>> {
     let request = call.request;
     let semaphore = call.clients[0].semaphore(&*request.lock).with_permits(CAPACITY);
-    let [max_hold, min_hold, lease] =
-        [request.max_hold, request.min_hold, request.lease].map(|it| it.map(Duration::from_millis));
-    let semaphore = max_hold.into_iter().fold(semaphore, Semaphore::with_max_hold);
-    let semaphore = min_hold.into_iter().fold(semaphore, Semaphore::with_min_hold);
-    let semaphore = lease.into_iter().fold(semaphore, Semaphore::with_lease);
+    let semaphore = with_span(semaphore, request.max_hold, Semaphore::with_max_hold);
+    let semaphore = with_span(semaphore, request.min_hold, Semaphore::with_min_hold);
+    let semaphore = with_span(semaphore, request.lease, Semaphore::with_lease);
     let permits = request.permits;
     let permit = call.make(
         || semaphore.try_acquire_many(permits),
@@ -129,25 +134,22 @@ fn lease_permits(call: Call<'_>) -> Result<Option<Acquired>> {
 }
 
 /// Takes permits of a plain semaphore. The first caller that is refused sets them to the capacity.
-fn take_permits(client: &Client, call: Call<'_>) -> Result<Option<Acquired>> {
-    let (semaphore, permits) = (client.plain_semaphore(&*call.request.lock), call.request.permits);
-    let is_taken = semaphore.try_acquire(permits)? || {
-        semaphore.try_set_permits(CAPACITY)?;
-        take_plain(&semaphore, call)?
-    };
-    let taken = || AnyGuard::Sendable(Box::new(Taken { semaphore, permits }));
-    Ok(is_taken.then(|| (taken(), 0)))
-}
-
-fn take_plain(semaphore: &PlainSemaphore, call: Call<'_>) -> Result<bool> {
+fn take_permits(call: Call<'_>) -> Result<Option<Acquired>> {
     let permits = call.request.permits;
-    let taken = call.make(
-        || semaphore.try_acquire(permits).map(some_if),
-        |span| semaphore.try_acquire_for(permits, span).map(some_if),
-        |deadline| semaphore.try_acquire_until(permits, deadline).map(some_if),
-        |cancel| semaphore.clone().with_cancel(cancel).acquire(permits),
-    );
-    Ok(taken?.is_some())
+    let semaphore = call.clients[0].plain_semaphore(&*call.request.lock);
+    if !semaphore.try_acquire(permits)? {
+        semaphore.try_set_permits(CAPACITY)?;
+        let taken = call.make(
+            || semaphore.try_acquire(permits).map(some_if),
+            |span| semaphore.try_acquire_for(permits, span).map(some_if),
+            |deadline| semaphore.try_acquire_until(permits, deadline).map(some_if),
+            |cancel| semaphore.clone().with_cancel(cancel).acquire(permits),
+        )?;
+        if taken.is_none() {
+            return Ok(None);
+        }
+    }
+    Ok(Some((AnyGuard::Sendable(Box::new(Taken { semaphore, permits })), 0)))
 }
 
 fn some_if(is_taken: bool) -> Option<()> {
@@ -215,10 +217,9 @@ fn acquire_limited<K: LockKind>(
 where
     Guard<K>: 'static,
 {
-    let [max_hold, min_hold] =
-        [call.request.max_hold, call.request.min_hold].map(|it| it.map(Duration::from_millis));
-    let lock = max_hold.into_iter().fold(lock, Lock::with_max_hold);
-    acquire_from(min_hold.into_iter().fold(lock, Lock::with_min_hold), call, token, owned_token)
+    let lock = with_span(lock, call.request.max_hold, Lock::with_max_hold);
+    let lock = with_span(lock, call.request.min_hold, Lock::with_min_hold);
+    acquire_from(lock, call, token, owned_token)
 }
 
 fn acquire_from<S: Subject>(
@@ -230,10 +231,7 @@ fn acquire_from<S: Subject>(
 where
     S::Guard: 'static,
 {
-    let lock = match call.request.lease {
-        Some(lease) => lock.with_lease(Duration::from_millis(lease)),
-        None => lock,
-    };
+    let lock = with_span(lock, call.request.lease, S::with_lease);
     if call.manner.is_owned {
         let guard = call.make(
             || lock.try_lock_owned(),

@@ -10,7 +10,7 @@ use crate::kind::Kind;
 use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
 use crate::system::channel::{Receiver, RecvTimeoutError};
 use crate::system::{Nanos, now, process_id, thread};
-use leasehold::{CancelToken, Client, Election, Leader, Leadership};
+use leasehold::{Client, Election, Leader, Leadership};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -69,7 +69,9 @@ impl Thread<'_> {
             if self.happens(self.arguments.work.asked) {
                 self.glimpse(&request);
             }
-            (0..self.rng.u32(QUESTIONS)).for_each(|_| self.look(&request));
+            for _ in 0..self.rng.u32(QUESTIONS) {
+                self.look(&request);
+            }
         } else if turn < LOOKS + RUNS {
             let max_wait = request.max_wait.max(1);
             self.run(Request { verb: Verb::Lead, max_wait, cancelled: true, ..request });
@@ -114,7 +116,10 @@ impl Thread<'_> {
             election.run(stop, |term| {
                 let attempt = waiting.take().expect("a call waits until it is stopped");
                 self.lead(attempt, &request, term);
-                waiting = self.next_term(&request, stop, end);
+                let max_wait = end.saturating_sub(now()) / millis(1);
+                if !stop.is_cancelled() {
+                    waiting = Some(self.asks(Request { max_wait, ..request.clone() }));
+                }
             })
         });
         if let Some(attempt) = waiting {
@@ -135,12 +140,6 @@ impl Thread<'_> {
         self.use_hold(attempt, (Kind::Election, request), (&is_held, token), end);
         self.record(attempt, now(), Event::Ends);
         self.record(attempt, now(), Event::Ended(End::Dropped));
-    }
-
-    /// Records the wait for another term. Returns its number, or `None` if `run` is stopped.
-    fn next_term(&self, request: &Request, stop: &CancelToken, end: Nanos) -> Option<u64> {
-        let max_wait = end.saturating_sub(now()) / millis(1);
-        (!stop.is_cancelled()).then(|| self.asks(Request { max_wait, ..request.clone() }))
     }
 }
 

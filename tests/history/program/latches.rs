@@ -5,7 +5,6 @@ use super::{Thread, error_word};
 use crate::kind::Kind;
 use crate::record::{Event, Request, Verb};
 use crate::system::{now, thread};
-use leasehold::CountDownLatch;
 use std::time::Duration;
 
 /// The largest count of a latch.
@@ -42,27 +41,25 @@ impl Thread<'_> {
     /// Makes one call about a latch.
     fn call_latch(&self, request: Request) {
         let attempt = self.asks(request.clone());
-        let outcome = match call_latch(&self.clients[0].latch(&*request.lock), &request) {
+        let latch = self.clients[0].latch(&*request.lock);
+        let max_wait = Duration::from_millis(request.max_wait);
+        // Whether the call has changed something, or its wait has ended.
+        let outcome = match request.verb {
+            Verb::SetCount => latch.try_set_count(request.permits.into()),
+            Verb::CountDown => until_not_retryable(|| latch.count_down()).map(|()| true),
+            Verb::Delete => latch.delete(),
+            Verb::Acquire if request.cancelled => {
+                let opened = until_cancelled(max_wait, |token| latch.with_cancel(token).wait());
+                opened.map(|opened| opened.is_some())
+            }
+            Verb::Acquire => latch.wait_for(max_wait),
+            _ => unreachable!("no verb of latches"),
+        };
+        let event = match outcome {
             Ok(true) => Event::Done,
             Ok(false) => Event::Refused,
             Err(error) => Event::Failed(error_word(&error)),
         };
-        self.record(attempt, now(), outcome);
-    }
-}
-
-/// Makes a call about a latch. Returns `false` if the wait has timed out, or nothing has changed.
-fn call_latch(latch: &CountDownLatch, request: &Request) -> leasehold::Result<bool> {
-    let max_wait = Duration::from_millis(request.max_wait);
-    match request.verb {
-        Verb::SetCount => latch.try_set_count(request.permits.into()),
-        Verb::CountDown => until_not_retryable(|| latch.count_down()).map(|()| true),
-        Verb::Delete => latch.delete(),
-        Verb::Acquire if request.cancelled => {
-            let waiting = latch.clone();
-            Ok(until_cancelled(max_wait, |token| waiting.with_cancel(token).wait())?.is_some())
-        }
-        Verb::Acquire => latch.wait_for(max_wait),
-        _ => unreachable!("no verb of latches"),
+        self.record(attempt, now(), event);
     }
 }

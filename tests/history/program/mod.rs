@@ -97,19 +97,6 @@ impl Arguments {
         self.work.leases[0]
     }
 
-    fn settings(&self) -> Builder {
-        Client::builder()
-            .watchdog_timeout(self.lease())
-            .poll_interval(self.work.poll_interval)
-            .response_timeout(self.work.response_timeout)
-            .connect_timeout(self.work.response_timeout)
-            .pool_timeout(self.work.response_timeout)
-            .pool_size(3)
-            .min_replicas(self.work.min_replicas, self.work.replica_timeout())
-            .fair_waiter_timeout(self.work.fair_waiter_timeout())
-            .weight_step(WEIGHT_STEP)
-    }
-
     /// Builds the clients, one for each independent server. Blocks until the current fault, if any,
     /// has ended.
     pub fn clients(&self) -> Vec<Client> {
@@ -118,7 +105,20 @@ impl Arguments {
 
     /// Builds the clients like `clients`, with more settings.
     pub fn clients_with(&self, more: impl Fn(Builder) -> Builder) -> Vec<Client> {
-        let (urls, settings) = (&self.urls, || more(self.settings()));
+        let (urls, work) = (&self.urls, &self.work);
+        let settings = || {
+            let builder = Client::builder()
+                .watchdog_timeout(self.lease())
+                .poll_interval(work.poll_interval)
+                .response_timeout(work.response_timeout)
+                .connect_timeout(work.response_timeout)
+                .pool_timeout(work.response_timeout)
+                .pool_size(3)
+                .min_replicas(work.min_replicas, work.replica_timeout())
+                .fair_waiter_timeout(work.fair_waiter_timeout())
+                .weight_step(WEIGHT_STEP);
+            more(builder)
+        };
         match self.topology.as_str() {
             "single" => urls.iter().map(|url| build(|| settings().single(url))).collect(),
             "cluster" => vec![build(|| settings().cluster(urls))],
@@ -164,14 +164,16 @@ pub fn acquire_all_once(arguments: &Arguments, more: Vec<(Kind, String)>) -> Vec
     let kinds = work.kinds.iter().filter(|kind| !matches!(kind, Kind::Count | Kind::Latch));
     let all = kinds.flat_map(|kind| (0..work.locks).map(|lock| (*kind, lock)));
     let all = all.map(|(kind, number)| (kind, kind.lock(number)));
-    let failed = all.chain(more).filter_map(|(kind, lock)| {
+    let mut failed = Vec::new();
+    for (kind, lock) in all.chain(more) {
         let permits = if kind == Kind::Semaphore { capacity(&clients[0], &lock) } else { 1 };
         let request = Request { permits, ..Request::waiting(lock, 20_000) };
         let call = Call { clients: &clients, request: &request, manner: Manner::default() };
-        let acquired = acquire(kind, call);
-        (!matches!(acquired, Ok(Some(_)))).then(|| format!("{} cannot be acquired", request.lock))
-    });
-    failed.collect()
+        if !matches!(acquire(kind, call), Ok(Some(_))) {
+            failed.push(format!("{} cannot be acquired", request.lock));
+        }
+    }
+    failed
 }
 
 /// Returns the present capacity of a semaphore, or the one that it gets.
@@ -348,7 +350,8 @@ impl<'a> Thread<'a> {
 
     /// Lets another thread hold the lock, and may ask for it meanwhile.
     fn send_away(&mut self, hold: &Holding<'_>, guard: Box<dyn Held + Send>, to_the_end: bool) {
-        let mut other = self.another();
+        let store = Store::open(&self.arguments.store_url);
+        let mut other = Thread { rng: self.rng.fork(), store, joined: Vec::new(), ..*self };
         thread::scope(|scope| {
             scope.spawn(move || other.hold(hold, guard, to_the_end));
             if self.rng.bool() {
@@ -358,12 +361,6 @@ impl<'a> Thread<'a> {
                 self.call(attempt, hold.kind, again, Manner::default(), false);
             }
         });
-    }
-
-    /// Returns another thread of this worker.
-    fn another(&mut self) -> Thread<'a> {
-        let store = Store::open(&self.arguments.store_url);
-        Thread { rng: self.rng.fork(), store, joined: Vec::new(), ..*self }
     }
 
     fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
@@ -411,6 +408,7 @@ impl<'a> Thread<'a> {
         }
     }
 
+    /// Uses what a call has acquired, and releases it. Records what the holder notices.
     fn hold<H: Held + ?Sized>(&mut self, hold: &Holding<'_>, guard: Box<H>, to_the_end: bool) {
         let Holding { attempt, kind, request, token, .. } = *hold;
         self.record(attempt, now(), Event::Granted { token });
@@ -431,10 +429,11 @@ impl<'a> Thread<'a> {
         };
         let valid = self.use_hold(attempt, (kind, request), (&|| guard.is_held(), token), end);
         if let (Some(heard), false) = (&heard, valid) {
-            let hears = || heard.load(Ordering::SeqCst) > 0;
-            let interval = self.arguments.work.checked;
-            let mut checks = (0..HEARD).map(|_| thread::sleep(interval));
-            assert!(checks.any(|()| hears()), "no listener hears of a loss");
+            let has_heard = (0..HEARD).any(|_| {
+                thread::sleep(self.arguments.work.checked);
+                heard.load(Ordering::SeqCst) > 0
+            });
+            assert!(has_heard, "no listener hears of a loss");
         }
         let how = self.end(hold, guard, valid);
         if let (Some(heard), End::Unlocked) = (heard, how) {
@@ -476,14 +475,17 @@ impl<'a> Thread<'a> {
         (is_held, token): (&dyn Fn() -> bool, u64),
         end: Nanos,
     ) -> bool {
-        let account = self.arguments.account(kind, request);
-        let token = if self.arguments.work.fenced { token } else { 0 };
-        let read = account.as_ref().and_then(|account| self.store.read(account, token));
+        let fenced = self.arguments.work.fenced;
+        let has_tokens = matches!(kind, Kind::Fenced | Kind::Queued | Kind::Election);
+        // Shared holds lose updates to each other, and a fenced store wants tokens.
+        let has_account = has_tokens || !(fenced || request.shared);
+        let (account, token) = (&request.lock, if fenced { token } else { 0 });
+        let read = if has_account { self.store.read(account, token) } else { None };
         let valid = self.observe_until(attempt, is_held, end);
-        if let (Some(account), Some(value)) = (account, read) {
+        if let Some(value) = read {
             // A program that is paused after its last check writes too, even if its lease is over.
             // The store has to refuse that write.
-            self.store.write(&account, token, value + 1);
+            self.store.write(account, token, value + 1);
         }
         valid
     }
@@ -501,7 +503,9 @@ impl<'a> Thread<'a> {
             let at = now();
             if !is_held() {
                 // The last valid check may not be recorded yet.
-                seen.into_iter().for_each(|seen| self.record(attempt, seen, Event::Valid));
+                if let Some(seen) = seen {
+                    self.record(attempt, seen, Event::Valid);
+                }
                 self.record(attempt, at, Event::Lost);
                 return false;
             }
@@ -520,7 +524,9 @@ impl<'a> Thread<'a> {
     fn end<H: Held + ?Sized>(&mut self, hold: &Holding<'_>, guard: Box<H>, valid: bool) -> End {
         self.record(hold.attempt, now(), Event::Ends);
         if self.rng.bool() {
-            hold.own.iter().for_each(Client::close);
+            for client in hold.own {
+                client.close();
+            }
         }
         let way = if valid { self.rng.u8(0..4) } else { 0 };
         let how = match way {
@@ -556,18 +562,6 @@ struct Holding<'a> {
     token: u64,
     /// The clients of this hold alone.
     own: &'a [Client],
-}
-
-impl Arguments {
-    /// Returns the account that a lock protects.
-    ///
-    /// `None` for shared holds, which lose updates to each other, and for locks without tokens
-    /// beside a fenced store.
-    fn account(&self, kind: Kind, request: &Request) -> Option<String> {
-        let unfenced = !self.work.fenced && !request.shared;
-        let has_tokens = matches!(kind, Kind::Fenced | Kind::Queued | Kind::Election);
-        (has_tokens || unfenced).then(|| request.lock.clone())
-    }
 }
 
 /// Returns the kind and the text of an error as one word.

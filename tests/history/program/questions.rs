@@ -69,8 +69,9 @@ impl Thread<'_> {
         let at = now();
         let event = match answer {
             Ok(Answer::Held(token)) => {
-                let seen = token.map(|token| Event::Seen(Some(Seen { token, value: 0 })));
-                seen.into_iter().for_each(|seen| self.record(attempt, at, seen));
+                if let Some(token) = token {
+                    self.record(attempt, at, Event::Seen(Some(Seen { token, value: 0 })));
+                }
                 Event::Done
             }
             Ok(Answer::Free) => Event::Refused,
@@ -86,13 +87,16 @@ impl Thread<'_> {
         locks: &BTreeSet<String>,
         ask: impl FnOnce() -> Vec<Result<Answer>>,
     ) {
-        let side = |lock: &String, shared| {
-            self.asks(Request { verb, shared, ..Request::waiting(lock.clone(), 0) })
-        };
-        let asked: Vec<_> =
-            locks.iter().map(|lock| [false, true].map(|it| side(lock, it))).collect();
+        let mut asked = Vec::new();
+        for lock in locks {
+            let exclusive = Request { verb, ..Request::waiting(lock.clone(), 0) };
+            let shared = Request { shared: true, ..exclusive.clone() };
+            asked.push([exclusive, shared].map(|question| self.asks(question)));
+        }
         for (sides, answer) in asked.into_iter().zip(ask()) {
-            sides.into_iter().for_each(|attempt| self.answered(attempt, answer.clone()));
+            for attempt in sides {
+                self.answered(attempt, answer.clone());
+            }
         }
     }
 
@@ -166,7 +170,9 @@ fn found(client: &Client, pattern: &str) -> (BTreeMap<String, Answer>, Option<le
     };
     for lock in locks {
         match lock {
-            Ok(lock) => drop(found.insert(lock.name().to_owned(), Answer::of(Some(&lock)))),
+            Ok(lock) => {
+                found.insert(lock.name().to_owned(), Answer::of(Some(&lock)));
+            }
             Err(error) => failed = failed.or(Some(error)),
         }
     }

@@ -15,7 +15,10 @@ impl Thread<'_> {
     pub(super) fn resize(&mut self, kind: Kind) {
         let lock = self.request(kind, false).lock;
         if kind == Kind::Semaphore {
-            return self.set_capacity(lock);
+            let permits = self.rng.u32(1..=LARGEST);
+            let semaphore = self.clients[0].semaphore(&*lock);
+            let resize = Request { verb: Verb::Resize, permits, ..Request::waiting(lock, 0) };
+            return self.change(resize, || semaphore.resize(permits));
         }
         let verbs =
             if self.rng.bool() { [Verb::Add, Verb::Remove] } else { [Verb::Remove, Verb::Add] };
@@ -27,13 +30,6 @@ impl Thread<'_> {
         self.add(&lock, verbs[0], permits);
         thread::sleep(self.span());
         self.add(&lock, verbs[1], permits);
-    }
-
-    fn set_capacity(&mut self, lock: String) {
-        let permits = self.rng.u32(1..=LARGEST);
-        let semaphore = self.clients[0].semaphore(&*lock);
-        let resize = Request { verb: Verb::Resize, permits, ..Request::waiting(lock, 0) };
-        self.change(resize, || semaphore.resize(permits));
     }
 
     fn add(&self, lock: &str, verb: Verb, permits: u32) {
