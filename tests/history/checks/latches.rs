@@ -19,9 +19,9 @@ use crate::system::Nanos;
 
 /// Checks all calls about one latch. Returns the longest wait at an open latch, too.
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> (Vec<Violation>, Nanos) {
-    let latch = Latch { history, attempts };
-    let gaps = latch.of(Verb::Acquire).filter_map(|wait| Some((wait, latch.gap(wait)?)));
-    let gaps: Vec<_> = gaps.collect();
+    let latch = Latch::new(history, attempts);
+    let waits = attempts.iter().filter(|attempt| attempt.request.verb == Verb::Acquire);
+    let gaps: Vec<_> = waits.filter_map(|wait| Some((wait, latch.gap(wait)?))).collect();
     let contradictions = attempts.iter().filter_map(|attempt| latch.contradiction(attempt));
     let late = gaps.iter().filter(|(_, gap)| *gap > history.bounds.wait());
     let late = late.map(|(wait, gap)| {
@@ -32,10 +32,63 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> (Vec<Violation>
     (found, gaps.iter().map(|(_, gap)| *gap).max().unwrap_or(0))
 }
 
-/// The calls about one latch.
+/// The calls about one latch. A run may have 150,000 of them, so no question looks at all.
 struct Latch<'a> {
     history: &'a History,
-    attempts: &'a [&'a Attempt],
+    sets: Changes<'a>,
+    count_downs: Changes<'a>,
+    deletions: Changes<'a>,
+    /// The calls that show the latch open at some moment, with their ends, in the order of the
+    /// calls.
+    openings: Vec<(&'a Attempt, Nanos)>,
+}
+
+/// The calls with one verb that may have changed the latch, in the order of the calls.
+struct Changes<'a> {
+    calls: Vec<&'a Attempt>,
+    /// For each call, the latest known end of the calls up to it.
+    latest_ends: Vec<Nanos>,
+    /// The calls whose end is not known.
+    unsettled: Vec<&'a Attempt>,
+}
+
+impl<'a> Changes<'a> {
+    fn of(attempts: &[&'a Attempt], verb: Verb) -> Changes<'a> {
+        let changes = |attempt: &&&Attempt| {
+            attempt.request.verb == verb && !matches!(attempt.outcome, Outcome::Refused(_))
+        };
+        let mut calls: Vec<_> = attempts.iter().filter(changes).copied().collect();
+        calls.sort_by_key(|call| call.asked);
+        let mut latest = 0;
+        let mut latest_ends = Vec::with_capacity(calls.len());
+        for call in &calls {
+            if settled(call) < Nanos::MAX {
+                latest = latest.max(settled(call));
+            }
+            latest_ends.push(latest);
+        }
+        let unsettled = calls.iter().copied().filter(|call| settled(call) == Nanos::MAX).collect();
+        Changes { calls, latest_ends, unsettled }
+    }
+
+    /// Returns the calls that begin at a moment or later.
+    fn from(&self, moment: Nanos) -> &[&'a Attempt] {
+        &self.calls[self.calls.partition_point(|call| call.asked < moment)..]
+    }
+
+    /// Returns the calls that begin at a moment or earlier.
+    fn until(&self, moment: Nanos) -> &[&'a Attempt] {
+        &self.calls[..self.calls.partition_point(|call| call.asked <= moment)]
+    }
+
+    /// Returns the calls that may have run between two moments.
+    fn running(&self, from: Nanos, to: Nanos) -> impl Iterator<Item = &'a Attempt> {
+        let known = (0..self.until(to).len()).rev();
+        let known = known.take_while(move |at| from <= self.latest_ends[*at]);
+        let known = known.map(|at| self.calls[at]);
+        let known = known.filter(move |it| from <= settled(it) && settled(it) < Nanos::MAX);
+        self.unsettled.iter().copied().filter(move |it| it.asked <= to).chain(known)
+    }
 }
 
 /// Returns when the effect of a call is certain; `MAX` for a call without a reply.
@@ -65,58 +118,87 @@ fn shown_closed(attempt: &Attempt) -> Option<Nanos> {
 }
 
 impl<'a> Latch<'a> {
-    fn of(&self, verb: Verb) -> impl Iterator<Item = &'a Attempt> {
-        self.attempts.iter().copied().filter(move |attempt| attempt.request.verb == verb)
-    }
-
-    /// Returns the calls with this verb that may change the latch between two moments.
-    fn running(&self, verb: Verb, from: Nanos, to: Nanos) -> impl Iterator<Item = &'a Attempt> {
-        let changes = |attempt: &&Attempt| !matches!(attempt.outcome, Outcome::Refused(_));
-        let runs = move |it: &&Attempt| it.asked <= to && from <= settled(it);
-        self.of(verb).filter(changes).filter(runs)
-    }
-
-    /// Returns the count-downs that have certainly run after this moment, by their ends.
-    fn count_downs_after(&self, from: Nanos) -> Vec<Nanos> {
-        let done = self.of(Verb::CountDown).filter(|down| from <= down.asked);
-        let mut ends: Vec<_> = done.map(settled).filter(|end| *end < Nanos::MAX).collect();
-        ends.sort_unstable();
-        ends
+    fn new(history: &'a History, attempts: &[&'a Attempt]) -> Latch<'a> {
+        let opening = |attempt: &&'a Attempt| Some((*attempt, shown_open(attempt)?));
+        let mut openings: Vec<_> = attempts.iter().filter_map(opening).collect();
+        openings.sort_by_key(|(attempt, _)| attempt.asked);
+        Latch {
+            history,
+            sets: Changes::of(attempts, Verb::SetCount),
+            count_downs: Changes::of(attempts, Verb::CountDown),
+            deletions: Changes::of(attempts, Verb::Delete),
+            openings,
+        }
     }
 
     /// Returns the last call before this moment that set the count, if it counts until `to`.
     fn last_round(&self, before: Nanos, to: Nanos) -> Option<&'a Attempt> {
-        let sets = self.of(Verb::SetCount).filter(|set| matches!(set.outcome, Outcome::Done(_)));
-        let last = sets.filter(|set| settled(set) <= before).max_by_key(|set| settled(set))?;
-        (!self.history.may_have_lost(last, to)).then_some(last)
+        let mut last: Option<&Attempt> = None;
+        for (at, set) in self.sets.until(before).iter().enumerate().rev() {
+            if last.is_some_and(|last| self.sets.latest_ends[at] <= settled(last)) {
+                break;
+            }
+            if settled(set) <= before && last.is_none_or(|last| settled(last) < settled(set)) {
+                last = Some(set);
+            }
+        }
+        last.filter(|last| !self.history.may_have_lost(last, to))
     }
 
     /// Returns whether the latch is closed from one moment to another.
     fn is_closed(&self, from: Nanos, to: Nanos) -> bool {
         self.last_round(from, to).is_some_and(|set| {
-            let most = self.running(Verb::CountDown, set.asked, to).count();
-            let is_deleted = self.running(Verb::Delete, set.asked, to).next().is_some();
-            most < set.request.permits as usize && !is_deleted
+            let count = set.request.permits as usize;
+            let has_count_downs =
+                self.count_downs.running(set.asked, to).take(count).count() == count;
+            let is_deleted = self.deletions.running(set.asked, to).next().is_some();
+            !has_count_downs && !is_deleted
         })
     }
 
     /// Returns the moment since which the latch is open, if it is open until `to`.
     fn open_since(&self, to: Nanos) -> Option<Nanos> {
-        let sets: Vec<_> = self.running(Verb::SetCount, 0, to).collect();
-        let Some(last) = sets.iter().copied().max_by_key(|set| settled(set)) else {
-            return Some(0);
-        };
+        let Some(newest) = self.sets.until(to).last() else { return Some(0) };
+        // Others may have ended later than the one that began last.
+        let ending = self.sets.running(newest.asked, to);
+        let last = ending.max_by_key(|set| settled(set)).unwrap_or(newest);
         let from = settled(last);
-        let shown = self.attempts.iter().filter(|it| from <= it.asked);
-        let shown = shown.filter(|it| !self.history.may_have_lost(it, to)).copied();
-        let shown = shown.filter_map(shown_open).filter(|at| *at <= to).min();
-        let is_only = sets.iter().all(|it| std::ptr::eq(*it, last) || settled(it) < last.asked);
+        let shown = self.first_opening(from, to).filter(|at| *at <= to);
+        let mut running = self.sets.running(last.asked, to);
+        let is_only = running.all(|set| std::ptr::eq(set, last));
         let has_count = is_only && !self.history.may_have_lost(last, to);
-        let counted = has_count.then(|| {
-            let ends = self.count_downs_after(from);
-            ends.get(last.request.permits as usize - 1).copied().filter(|at| *at <= to)
-        });
+        let counted = has_count.then(|| self.counted_down(from, last.request.permits as usize, to));
         shown.into_iter().chain(counted.flatten()).min()
+    }
+
+    /// Returns the first end of the calls from a moment on that show the latch open, and that no
+    /// loss until `to` may concern.
+    fn first_opening(&self, from: Nanos, to: Nanos) -> Option<Nanos> {
+        let mut first = None;
+        let later = self.openings.partition_point(|(attempt, _)| attempt.asked < from);
+        for (attempt, end) in &self.openings[later..] {
+            if first.is_some_and(|first| first <= attempt.asked) {
+                break;
+            }
+            if first.is_none_or(|first| *end < first) && !self.history.may_have_lost(attempt, to) {
+                first = Some(*end);
+            }
+        }
+        first
+    }
+
+    /// Returns when that many count-downs from a moment on have certainly run, if before `to`.
+    fn counted_down(&self, from: Nanos, count: usize, to: Nanos) -> Option<Nanos> {
+        let mut ends = Vec::new();
+        for down in self.count_downs.from(from) {
+            if to < down.asked || ends.get(count - 1).is_some_and(|end| *end <= down.asked) {
+                break;
+            }
+            if settled(down) <= to {
+                ends.insert(ends.partition_point(|end| *end <= settled(down)), settled(down));
+            }
+        }
+        ends.get(count - 1).copied()
     }
 
     /// Checks a reply against the moments at which the latch is certainly open or closed.
@@ -158,20 +240,19 @@ impl<'a> Latch<'a> {
         if self.history.disturbances_of(wait, wait.asked, asked).next().is_some() {
             return None;
         }
-        let later = self.attempts.iter().filter(|it| asked <= it.asked);
-        let later = later.filter(|it| !self.history.may_have_lost(it, to)).copied();
-        later.filter_map(shown_open).min()
+        self.first_opening(asked, to)
     }
 
     /// Checks the count after the run against the count-downs of the last round.
     fn wrong_count(&self) -> Option<Violation> {
         let set = self.last_round(Nanos::MAX - 1, Nanos::MAX)?;
-        let sets = self.running(Verb::SetCount, set.asked, Nanos::MAX).count();
-        let is_deleted = self.running(Verb::Delete, set.asked, Nanos::MAX).next().is_some();
+        let sets = self.sets.running(set.asked, Nanos::MAX).count();
+        let is_deleted = self.deletions.running(set.asked, Nanos::MAX).next().is_some();
         let count = i64::from(set.request.permits);
         let left = |downs: usize| (count - i64::try_from(downs).unwrap_or(i64::MAX)).max(0);
-        let least = left(self.running(Verb::CountDown, set.asked, Nanos::MAX).count());
-        let most = left(self.count_downs_after(settled(set)).len());
+        let least = left(self.count_downs.running(set.asked, Nanos::MAX).count());
+        let later = self.count_downs.from(settled(set)).iter();
+        let most = left(later.filter(|down| settled(down) < Nanos::MAX).count());
         let found = self.history.counts.get(&set.request.lock).copied().unwrap_or(0);
         let is_right = sets > 1 || is_deleted || (least..=most).contains(&found);
         (!is_right).then(|| {
