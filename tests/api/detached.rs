@@ -144,7 +144,7 @@ fn unlock_of_a_lost_detached_hold_reports_the_loss() -> Result<()> {
 #[test]
 fn expired_detached_owned_holds_are_removed() -> Result<()> {
     let server = Server::start();
-    let lock = Client::open(server.url())?.lock("a").with_lease(Duration::from_millis(50));
+    let lock = Client::open(server.url())?.lock("a").with_lease(Duration::from_millis(100));
     for _ in 0..20 {
         lock.try_lock_for_owned(MINUTE)?.expect("the previous hold has expired").detach();
     }

@@ -7,7 +7,7 @@ use leasehold::{Client, Error, ErrorKind, LostReason, MultiLock, RedLock, Result
 
 use crate::harness::{Server, eventually, ports};
 
-const SOON: Duration = Duration::from_millis(50);
+const SOON: Duration = Duration::from_millis(200);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A lock name that occurs nowhere else in an error.

@@ -228,7 +228,7 @@ fn renewals_and_losses_are_reported() -> Result<()> {
     let gone = recording.lost();
     assert_eq!((&*gone.name, gone.reason), ("a", LostReason::Gone));
 
-    let fixed = client.lock("c").with_lease(Duration::from_millis(50)).lock()?;
+    let fixed = client.lock("c").with_lease(Duration::from_millis(200)).lock()?;
     let expired = recording.lost();
     assert_eq!((&*expired.name, expired.reason), ("c", LostReason::Expired));
     drop((guards, fixed));

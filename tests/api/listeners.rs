@@ -237,7 +237,7 @@ fn losses_are_reported_to_the_handle_of_the_hold() -> Result<()> {
     assert_eq!(recording.loss(), (hold_of(&forced), LostReason::Gone));
     drop(forced);
 
-    let expired = lock.clone().with_lease(Duration::from_millis(20)).lock()?;
+    let expired = lock.clone().with_lease(Duration::from_millis(200)).lock()?;
     assert_eq!(recording.loss(), (hold_of(&expired), LostReason::Expired));
     drop(expired);
 
@@ -421,7 +421,7 @@ fn the_drop_of_a_listener_may_use_its_lock() -> Result<()> {
     drop(guard);
     join(waiter)?;
     // A lost hold leaves the table at the next call.
-    heard().with_lease(Duration::from_millis(20)).lock_owned()?.detach();
+    heard().with_lease(Duration::from_millis(200)).lock_owned()?.detach();
     client.lock("a").lock()?.unlock()?;
     eventually("all listeners are dropped", || dropped.load(Ordering::SeqCst) == 4);
     Ok(())

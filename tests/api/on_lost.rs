@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_millis(20);
+const SOON: Duration = Duration::from_millis(200);
 const NO_CALL: [u32; 0] = [];
 
 fn client(server: &Server, watchdog: Duration) -> Client {

@@ -188,7 +188,7 @@ fn a_nested_fixed_lease_does_not_change_a_renewed_hold() -> Result<()> {
 /// Returns a guard of a lost hold of this thread.
 fn lost_guard(server: &Server, lock: &Lock) -> Guard {
     let guard =
-        lock.clone().with_lease(Duration::from_millis(50)).lock().expect("the lock is free");
+        lock.clone().with_lease(Duration::from_millis(200)).lock().expect("the lock is free");
     assert!(guard.wait_lost(MINUTE));
     eventually("the lock is free", || !exists(server, lock.name()));
     guard

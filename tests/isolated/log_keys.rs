@@ -99,7 +99,7 @@ fn log_lines_have_the_target_of_their_subject_and_facts_as_key_values() -> Resul
     let next_loss = || losses.recv_timeout(MINUTE).expect("a loss is reported").to_string();
     let address = server.addr().to_string();
 
-    let lock = client.fair_lock("expires").with_lease(Duration::from_millis(100));
+    let lock = client.fair_lock("expires").with_lease(Duration::from_millis(200));
     let guard = lock.lock()?;
     assert!(guard.wait_lost(MINUTE));
     let number = next_loss();

@@ -82,7 +82,7 @@ fn an_expired_hold_is_not_counted() {
     let client = build(patient(server.url()));
     let outer = lock(&client).lock().expect("free");
     let inner =
-        lock(&client).with_lease(Duration::from_millis(100)).lock().expect("the same holder id");
+        lock(&client).with_lease(Duration::from_millis(200)).lock().expect("the same holder id");
     assert!(inner.wait_lost(NEVER));
     eventually("the count falls to 1", || count(&server) == 1);
     assert!(inner.unlock().is_err_and(|error| error.is_lost()));

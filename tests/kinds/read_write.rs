@@ -219,7 +219,7 @@ fn a_thread_that_would_wait_for_itself_gets_an_error() {
     eventually("nothing is left", || server.keys().is_empty());
 
     // A lost hold is reported as a loss, not as a deadlock.
-    let brief = lock.read_lock().with_lease(Duration::from_millis(50)).lock().expect("free");
+    let brief = lock.read_lock().with_lease(Duration::from_millis(200)).lock().expect("free");
     assert!(brief.wait_lost(NEVER));
     assert!(lock.write().is_err_and(|error| error.is_lost()));
 }
