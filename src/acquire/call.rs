@@ -46,6 +46,9 @@ pub(crate) struct AcquireOptions<'a> {
     pub(crate) permits: Option<PermitRequest>,
     /// Counts the wait; `None` for a part of a call that does not wait.
     pub(crate) record: Option<&'a CallRecord<'a>>,
+    /// Whether the call repeats a question of a longer one. It then fails at once where it would
+    /// have to connect to a server that pauses after a failure.
+    pub(crate) is_repeated: bool,
 }
 
 impl AcquireOptions<'_> {
@@ -61,6 +64,7 @@ impl AcquireOptions<'_> {
             yields_by: Some(patience),
             permits: None,
             record: None,
+            is_repeated: false,
         }
     }
 }

@@ -367,7 +367,7 @@ impl LockQuestion<'_> {
             self.context().local.await_grant(id.number(), self.call.rules, mailbox, base);
         }
         self.begin_question();
-        if self.schedule.was_refused()
+        if (self.schedule.was_refused() || self.call.options.is_repeated)
             && let Some(error) = self.context().pause_error()
         {
             return self.failed(error).map(|()| None);

@@ -14,8 +14,9 @@
 //! different names, and the two may then block each other. Each of these waits is short, so they do
 //! not block each other for long. A caller whose wait has ended continues with 2.
 //!
-//! A caller that a lock was refused to waits through outages. Its next round follows the pause that
-//! everything at the failed server shares ([`health`]): many callers make few attempts.
+//! A caller that a lock was refused to waits through outages. Its next round begins with the lock
+//! that failed, at the end of the pause that everything at that server shares ([`health`]), so many
+//! callers make few attempts.
 //!
 //! [`health`]: crate::transport::topology::health
 
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::{AcquireCall, HoldHandle};
+use crate::cancel::Limit;
 use crate::command::owner::HoldId;
 use crate::error::{Error, Result};
 use crate::kind::plain::Plain;
@@ -87,10 +89,12 @@ impl MultiAcquire<'_> {
                     }
                     self.calls.iter().try_for_each(AcquireCall::check_not_ended)?;
                     self.record.waits(started);
-                    let call = &self.calls[position];
-                    let end = call.context.health().retry_at(now, &error);
-                    call.limit().pause(now.until(end.min(self.patience.end())));
-                    lost = lost.min(LOST_ROUNDS - 1);
+                    let AcquireCall { context, options, .. } = &self.calls[position];
+                    let end = context.health().retry_at(now, &error).min(self.patience.end());
+                    let limit = Limit::at(end).or_closed(&context.engine.closing);
+                    limit.or_cancelled(options.cancel).pause(now.until(end));
+                    // The next round begins where this one ended: it takes no lock for nothing.
+                    (first, lost) = (Some(position), lost.min(LOST_ROUNDS - 1));
                     continue;
                 }
                 Err(failed) => return Err(failed.error),
@@ -117,7 +121,9 @@ impl MultiAcquire<'_> {
         for (position, call) in self.calls.iter().enumerate() {
             let wait = jittered(wait, HoldId::next().seed());
             let end = (clock::now() + wait).min(self.patience.end());
-            match self.repeat(position, &call.with_patience(Patience::Until(end)))? {
+            let mut call = call.with_patience(Patience::Until(end));
+            call.options.is_repeated = true;
+            match call.acquire().map_err(|error| Failed { position, error })? {
                 Some(hold) => holds.push(hold),
                 None => return Ok(MultiOutcome::Refused(position)),
             }
@@ -131,7 +137,9 @@ impl MultiAcquire<'_> {
     fn round(&self, first: Option<usize>) -> RoundResult<Option<MultiOutcome>> {
         let mut holds: Vec<Option<HoldHandle>> = self.calls.iter().map(|_| None).collect();
         if let Some(first) = first {
-            holds[first] = self.repeat(first, &self.calls[first])?;
+            let mut call = self.calls[first];
+            call.options.is_repeated = true;
+            holds[first] = call.acquire().map_err(|error| Failed { position: first, error })?;
             if holds[first].is_none() {
                 return Ok(None);
             }
@@ -156,12 +164,6 @@ impl MultiAcquire<'_> {
         Ok(Some(MultiOutcome::All(holds.into_iter().flatten().collect())))
     }
 
-    /// Asks for a lock in a later round. Fails at once while its server pauses after a failure.
-    fn repeat(&self, position: usize, call: &AcquireCall<'_>) -> RoundResult<Option<HoldHandle>> {
-        let outcome = call.context.pause_error().map_or_else(|| call.acquire(), Err);
-        outcome.map_err(|error| Failed { position, error })
-    }
-
     /// Returns whether two members are plain locks of one client, one lease and one slot.
     fn fit_one_batch(&self, a: usize, b: usize) -> bool {
         let [a, b] = [&self.calls[a], &self.calls[b]];
@@ -183,16 +185,17 @@ impl MultiAcquire<'_> {
         let mut calls: Vec<_> =
             group.iter().map(|at| self.calls[*at].with_patience(Patience::None)).collect();
         if was_refused {
-            if let Some(error) = calls.first().and_then(|call| call.context.pause_error()) {
-                return Err(error);
-            }
             for call in &mut calls {
-                call.options.yields_by = None;
+                (call.options.yields_by, call.options.is_repeated) = (None, true);
             }
         }
         match &calls[..] {
             [single] => take_single(single),
             [first, ..] => match batch::take(&calls) {
+                // The server refuses each lock, too.
+                Err(error) if was_refused && error.is_outage() && !is_migrating(&error) => {
+                    Err(error)
+                }
                 // A slot is migrating, or the client does not know yet that there are slots.
                 Err(error) if error.is_server() => take_single(first),
                 taken => taken,
@@ -200,6 +203,11 @@ impl MultiAcquire<'_> {
             [] => Ok(MultiOutcome::All(Vec::new())),
         }
     }
+}
+
+/// Returns whether a cluster could serve each key of a command alone.
+fn is_migrating(error: &Error) -> bool {
+    error.code() == Some("TRYAGAIN")
 }
 
 fn take_single(call: &AcquireCall<'_>) -> Result<MultiOutcome> {

@@ -86,6 +86,11 @@ impl<'a> BatchAcquire<'a> {
     fn ask(&self) -> Result<Answered> {
         let engine = &self.first.context.engine;
         let (_call, router) = (engine.begin_call(), &engine.router);
+        if self.first.options.is_repeated
+            && let Some(error) = self.first.context.pause_error()
+        {
+            return Err(error);
+        }
         let mut near = self.locals().find_map(Local::unanswered_release);
         let (limit, mut earlier_copy) = (self.first.limit(), None);
         let mut former = None;

@@ -408,8 +408,6 @@ impl Drop for HoldPoll {
 }
 
 /// Takes the lock on one server without waiting, for the caller of the red lock.
-///
-/// A repeated attempt fails at once while the server pauses after a failure.
 fn acquire_member(
     lock: &Lock<Plain>,
     holder: &Holder,
@@ -424,13 +422,10 @@ fn acquire_member(
         return_by,
         cancel,
         yields_by: None,
+        is_repeated,
         ..AcquireOptions::new(Patience::None)
     };
-    let call = lock.acquire_call(&options)?;
-    if is_repeated && let Some(error) = call.context.pause_error() {
-        return Err(error);
-    }
-    match call.acquire() {
+    match lock.acquire_call(&options)?.acquire() {
         // This thread has a lost hold on that server, which the executor releases soon.
         Err(error) if error.is_lost() => Ok(None),
         outcome => outcome,

@@ -212,6 +212,11 @@ impl Connection {
         self.timeouts.response + self.timeouts.replicas
     }
 
+    /// Returns whether the reply to a request written at that moment is late now.
+    pub(crate) fn is_late(&self, written: Moment) -> bool {
+        written + self.reply_limit() <= clock::now()
+    }
+
     /// Writes the bytes that [`Connection::write`] kept. Returns `false` if the caller left first.
     pub(crate) fn flush(&mut self, limit: &ReadLimit<'_>) -> std::result::Result<bool, Fault> {
         while !self.stream.is_flushed() {

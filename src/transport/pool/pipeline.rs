@@ -239,10 +239,11 @@ impl Pipeline {
             };
             self.note_silence(timed_out, &error);
             if timed_out && let Some(connection) = &self.connection {
-                self.in_flight.note_late(connection.reply_limit());
+                self.in_flight.note_late(|written| connection.is_late(written));
             }
             self.disconnect();
-            let fails = |it: &Request| it.replay.is_late || it.replay.breaks > 1 || it.call.once;
+            let fails =
+                |it: &Request| it.replay.is_late || it.replay.breaks > 1 || it.must_not_repeat();
             self.in_flight.fail_if(fails, &error);
             on_progress();
         }

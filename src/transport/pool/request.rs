@@ -253,7 +253,7 @@ pub(super) struct Replay {
     pub(super) copies: EarlierCopies,
     /// The number of connections that broke between the write and the reply.
     pub(super) breaks: u8,
-    /// The connection was given up because no reply had arrived in time.
+    /// No reply had arrived in time when the last connection was given up.
     pub(super) is_late: bool,
     /// How often the script of the request was loaded.
     pub(super) loads: u8,

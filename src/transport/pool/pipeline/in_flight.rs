@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::error::{Error, Refusal};
 use crate::transport::call::Call;
@@ -167,13 +166,11 @@ impl InFlight {
         std::mem::swap(&mut self.unanswered, &mut self.resend);
     }
 
-    /// Notes which replies have taken longer than `reply_limit`.
-    pub(super) fn note_late(&mut self, reply_limit: Duration) {
-        let now = clock::now();
+    /// Notes whose replies are late, by the moments of the writes.
+    pub(super) fn note_late(&mut self, is_late: impl Fn(Moment) -> bool) {
         let unacknowledged = self.unacknowledged.iter_mut().map(|(request, _)| request);
         for request in unacknowledged.chain(&mut self.unanswered) {
-            let is_late = |written: Moment| written + reply_limit <= now;
-            request.replay.is_late = request.written.is_some_and(is_late);
+            request.replay.is_late = request.written.is_some_and(&is_late);
         }
     }
 
