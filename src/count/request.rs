@@ -314,8 +314,8 @@ pub(super) fn new_record(context: &LockContext) -> String {
 
 /// Returns whether a request that failed may have changed the count, or may do so later.
 ///
-/// A refused script has changed nothing, or all: it writes the record before the count, takes the
-/// record back if the count stays, and sends its message last.
+/// A refused script has changed nothing, or all: it takes the record back if the count stays, or
+/// writes it last, and a message comes at the end.
 fn may_have_run(failure: &Failure) -> bool {
     failure.is_written() && !failure.is_only_copy_refused
 }
