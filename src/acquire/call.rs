@@ -100,6 +100,12 @@ impl<'a> AcquireCall<'a> {
         self
     }
 
+    /// Returns the same call as a later question of a longer one ([`AcquireOptions::is_repeated`]).
+    pub(crate) fn repeated(mut self) -> AcquireCall<'a> {
+        self.options.is_repeated = true;
+        self
+    }
+
     /// Returns the processes to which the call yields.
     ///
     /// Kinds with a queue in Redis need no yields: a release passes the lock to the next waiter. A

@@ -91,7 +91,7 @@ impl MultiAcquire<'_> {
                     self.record.waits(started);
                     let AcquireCall { context, options, .. } = &self.calls[position];
                     let end = context.health().retry_at(now, &error).min(self.patience.end());
-                    let limit = Limit::at(end).or_closed(&context.engine.closing);
+                    let limit = Limit::none().or_closed(&context.engine.closing);
                     limit.or_cancelled(options.cancel).pause(now.until(end));
                     // The next round begins where this one ended: it takes no lock for nothing.
                     (first, lost) = (Some(position), lost.min(LOST_ROUNDS - 1));
@@ -121,9 +121,8 @@ impl MultiAcquire<'_> {
         for (position, call) in self.calls.iter().enumerate() {
             let wait = jittered(wait, HoldId::next().seed());
             let end = (clock::now() + wait).min(self.patience.end());
-            let mut call = call.with_patience(Patience::Until(end));
-            call.options.is_repeated = true;
-            match call.acquire().map_err(|error| Failed { position, error })? {
+            let outcome = call.with_patience(Patience::Until(end)).repeated().acquire();
+            match outcome.map_err(|error| Failed { position, error })? {
                 Some(hold) => holds.push(hold),
                 None => return Ok(MultiOutcome::Refused(position)),
             }
@@ -137,9 +136,8 @@ impl MultiAcquire<'_> {
     fn round(&self, first: Option<usize>) -> RoundResult<Option<MultiOutcome>> {
         let mut holds: Vec<Option<HoldHandle>> = self.calls.iter().map(|_| None).collect();
         if let Some(first) = first {
-            let mut call = self.calls[first];
-            call.options.is_repeated = true;
-            holds[first] = call.acquire().map_err(|error| Failed { position: first, error })?;
+            let outcome = self.calls[first].repeated().acquire();
+            holds[first] = outcome.map_err(|error| Failed { position: first, error })?;
             if holds[first].is_none() {
                 return Ok(None);
             }
@@ -192,22 +190,17 @@ impl MultiAcquire<'_> {
         match &calls[..] {
             [single] => take_single(single),
             [first, ..] => match batch::take(&calls) {
-                // The server refuses each lock, too.
-                Err(error) if was_refused && error.is_outage() && !is_migrating(&error) => {
-                    Err(error)
-                }
-                // A slot is migrating, or the client does not know yet that there are slots.
+                // A slot is migrating.
+                Err(error) if error.code() == Some("TRYAGAIN") => take_single(first),
+                // The server would refuse each lock, too.
+                Err(error) if was_refused && error.is_outage() => Err(error),
+                // The client may not know yet that there are slots.
                 Err(error) if error.is_server() => take_single(first),
                 taken => taken,
             },
             [] => Ok(MultiOutcome::All(Vec::new())),
         }
     }
-}
-
-/// Returns whether a cluster could serve each key of a command alone.
-fn is_migrating(error: &Error) -> bool {
-    error.code() == Some("TRYAGAIN")
 }
 
 fn take_single(call: &AcquireCall<'_>) -> Result<MultiOutcome> {
