@@ -35,6 +35,8 @@ fn child_entry() {
         "observe once" => observe_once,
         _ => panic!("unknown role: {role:?}"),
     };
+    // With its first port, a process has a listener that it keeps.
+    free_port();
     let (descriptors, all) = (open_descriptors(), all_threads());
     assert_eq!(library_threads(), Vec::<String>::new());
     scenario(&role);

@@ -56,7 +56,8 @@ fn is_subscribed_at(cluster: &Cluster, node: &Server, name: &str) -> bool {
 #[test]
 fn locks_of_all_kinds_are_kept_by_the_nodes_of_their_slots() {
     let cluster = Cluster::start(3, 0);
-    let client = client(&cluster);
+    // A client that announces itself sends its listener a plain message every ten seconds.
+    let client = builder(&cluster).announce(false).build().expect("the cluster is well");
     for node in 0..3 {
         let name = name_on(&cluster, node);
         let plain = client.lock(&name);
