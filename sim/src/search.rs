@@ -13,7 +13,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The seeds of one process in a search.
-const BATCH: u64 = 20;
+const BATCH: u64 = 5;
 
 /// Of so many seeds of a file, one runs twice.
 const TWICE: usize = 8;
