@@ -114,7 +114,7 @@ impl ConnectionPause {
     /// Returns the last error of the server, unless an attempt is due.
     pub(crate) fn error(&self, now: Moment) -> Option<Error> {
         let pauses = TIME_PASSES && self.health.is_silent() && now < self.end();
-        self.health.error().filter(|_| pauses)
+        if pauses { self.health.error() } else { None }
     }
 
     /// Returns the moment of the attempt after one that failed, and ends the pause then.

@@ -318,12 +318,15 @@ fn outside(free: Option<&Vec<(Nanos, Nanos)>>, from: Nanos, to: Nanos) -> Vec<(N
 
 /// Returns whether a fault may have lost the return of permits that nobody holds any more, or the
 /// addition of permits.
+///
+/// The count after the run tells whether permits are missing, unless a later loss began a new count.
 fn lacks_permits(history: &History, attempt: &Attempt, to: Nanos, capacities: &Capacities) -> bool {
     let (request, free) = (&attempt.request, history.counts.get(&attempt.request.lock));
     let is_short = free.is_some_and(|free| *free < i64::from(request.capacity()));
+    let loses = |from, to| history.may_have_lost_data(&request.lock, from, to);
     request.is_counted()
-        && (is_short || !capacities.are_constant())
-        && history.may_have_lost_data(&request.lock, 0, to)
+        && loses(0, to)
+        && (is_short || !capacities.are_constant() || loses(to, Nanos::MAX))
 }
 
 /// Returns the end of the wait; `None` if it is not known.
@@ -577,6 +580,24 @@ mod tests {
         assert_eq!(waits(2, 301 + BOUND), [Promise::Wait]);
         assert_eq!(waits(3, 900 + BOUND), []);
         assert_eq!(waits(3, 901 + BOUND), [Promise::Wait]);
+    }
+
+    #[test]
+    fn a_later_loss_hides_how_many_permits_an_earlier_one_left() {
+        let waits = |free, losses: &[u64]| {
+            let refused = asking(1, 500, Outcome::Refused(millis(501 + BOUND)));
+            let mut history = history(with_permits("count-0", vec![(3, refused)]));
+            history.counts.insert("count-0".to_owned(), free);
+            history.disturbances = losses
+                .iter()
+                .map(|at| disturbance(*at, at + 10, Affected::All, Effect::LosesAllHolds))
+                .collect();
+            violated(&history)
+        };
+        assert_eq!(waits(2, &[100]), []);
+        assert_eq!(waits(3, &[100]), [Promise::Wait]);
+        assert_eq!(waits(3, &[5000]), [Promise::Wait]);
+        assert_eq!(waits(3, &[100, 5000]), []);
     }
 
     #[test]
