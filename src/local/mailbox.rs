@@ -1,7 +1,7 @@
 //! The mailbox of a caller that waits: what others have done for it since its last step.
 //!
-//! Whoever has news for a caller posts it, which wakes the caller; the caller looks before each of
-//! its steps ([`crate::wait`]). So a wake-up carries its reason, and a caller that was woken for
+//! Whoever has news for a caller posts it and wakes the caller; the caller looks before each of its
+//! steps ([`crate::wait`]). So a wake-up carries its reason, and a caller that was woken for
 //! nothing sleeps again. Better news replaces worse: a hold that another thread hands off, a grant
 //! by message, then the request to ask the server.
 //!
@@ -111,11 +111,11 @@ impl Mailbox {
         }
     }
 
-    /// Posts a hold that the caller has from now on.
+    /// Posts a hold that the caller has from now on. Whoever posts it wakes the caller, without the
+    /// mutex of the registration.
     pub(super) fn hand_off(&self, hold: Arc<Hold>) {
         let before = mem::replace(&mut *self.news.lock(), News::HandedOff(hold));
         drop(before);
-        self.wake();
     }
 
     /// Takes a hold or a grant. The request to ask stays until the caller asks.

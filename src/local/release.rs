@@ -54,6 +54,9 @@ impl Local {
         let now = clock();
         if let Some(hand_off) = state.hand_off(hold, now, &self.bounds) {
             drop(state);
+            for mailbox in hand_off.woken.iter().flatten() {
+                mailbox.wake();
+            }
             self.count_hand_off(hold, &hand_off);
             return EndOutcome::HandedOff;
         }
@@ -76,7 +79,7 @@ impl Local {
         }
     }
 
-    fn count_hand_off(&self, hold: &Hold, HandOff { from, to }: &HandOff) {
+    fn count_hand_off(&self, hold: &Hold, HandOff { from, to, .. }: &HandOff) {
         let (stats, kind) = (self.events.stats(), hold.rules().kind());
         let from = stats.series(|| from.series_key(kind));
         stats.series(|| to.series_key(kind)).passed_locally(&from);

@@ -11,6 +11,7 @@ use crate::kind::rules::OtherHold;
 use crate::local::Caller;
 use crate::local::fairness::Fairness;
 use crate::local::hold::{HandoffBounds, Hold, HoldSettings, HoldStatus};
+use crate::local::mailbox::Mailbox;
 use crate::local::queue::WaitQueue;
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldTable};
 use crate::local::waiters::Waiters;
@@ -45,11 +46,14 @@ pub(super) struct UnansweredRelease {
     pub(super) connection: ConnectionId,
 }
 
-/// A hand-off: the settings of the former holder and of the present one.
+/// A hand-off: the settings of the former holder and of the present one, and who has to be woken.
 #[derive(Debug)]
 pub(super) struct HandOff {
     pub(super) from: HoldSettings,
     pub(super) to: HoldSettings,
+    /// The present holder, and the new head of the queue. They are woken without the mutex, which
+    /// both need.
+    pub(super) woken: [Option<Arc<Mailbox>>; 2],
 }
 
 impl LocalState {
@@ -161,11 +165,12 @@ impl LocalState {
         entry.guards = 1;
         self.acquired += 1;
         self.fairness.handed_off();
-        if let Some(caller) = self.queue.pop() {
-            caller.mailbox.hand_off(Arc::clone(hold));
+        let receiver = self.queue.pop().map(|caller| caller.mailbox);
+        if let Some(mailbox) = &receiver {
+            mailbox.hand_off(Arc::clone(hold));
         }
-        self.wake_head();
-        Some(HandOff { from, to })
+        let head = self.queue.head().map(|(_, head)| Arc::clone(&head.mailbox));
+        Some(HandOff { from, to, woken: [receiver, head] })
     }
 
     /// Returns whether the thread of this hold has no other hold of the lock. Another hold, such
