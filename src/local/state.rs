@@ -51,8 +51,8 @@ pub(super) struct UnansweredRelease {
 pub(super) struct HandOff {
     pub(super) from: HoldSettings,
     pub(super) to: HoldSettings,
-    /// The present holder, and the new head of the queue. They are woken without the mutex, which
-    /// both need.
+    /// The present holder, and the new head of the queue. They are woken without the mutex: the
+    /// head needs it at once, the holder for its release.
     pub(super) woken: [Option<Arc<Mailbox>>; 2],
 }
 

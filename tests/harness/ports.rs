@@ -1,9 +1,10 @@
 //! Ports of 127.0.0.1 for servers.
 //!
 //! Each port has one server: a client of a test that has ended may still call its server, and the
-//! log lines of a process tell servers apart by their ports. So a process gives no port away twice,
-//! and no other process gives away a port of its slices before it ends.
+//! log lines of a process tell servers apart by their ports. So a process gives no port away again
+//! before all are used, and no other process gives away a port of its slices before it ends.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -36,12 +37,13 @@ pub fn listen() -> TcpListener {
 ///
 /// Both ports are below the range for outgoing connections, if that range leaves room.
 pub fn free_port_with_bus() -> u16 {
-    first_port(|port| (is_free(port) && is_free(port + TO_THE_BUS)).then_some(port))
+    let end = outgoing_ports_start().saturating_sub(TO_THE_BUS).max(FIRST + 10 * SLICE);
+    first_port(|port| (port < end && is_free(port) && is_free(port + TO_THE_BUS)).then_some(port))
 }
 
 /// Returns what `make` makes of the first new port that it can use.
 fn first_port<T>(make: impl Fn(u16) -> Option<T>) -> T {
-    static PORTS: Mutex<Ports> = Mutex::new(Ports { left: 0..0, slices: Vec::new() });
+    static PORTS: Mutex<Ports> = Mutex::new(Ports { left: 0..0, slices: VecDeque::new() });
     loop {
         let port = PORTS.lock().unwrap_or_else(PoisonError::into_inner).next();
         if let Some(made) = make(port) {
@@ -54,20 +56,20 @@ fn first_port<T>(make: impl Fn(u16) -> Option<T>) -> T {
 struct Ports {
     /// Those that have not been given away.
     left: Range<u16>,
-    /// A listener at the first port of each slice, which keeps other processes from the slice.
-    slices: Vec<TcpListener>,
+    /// The first port of each slice, with a listener that keeps other processes from the slice.
+    slices: VecDeque<(u16, TcpListener)>,
 }
 
 impl Ports {
-    /// Returns a port that was not returned before.
+    /// Returns a port that was not returned before, or long ago.
     fn next(&mut self) -> u16 {
         if self.left.is_empty() {
-            let end = outgoing_ports_start().saturating_sub(TO_THE_BUS).max(FIRST + 10 * SLICE);
-            let mut slices = (FIRST..=end - SLICE).step_by(usize::from(SLICE));
+            let mut slices = (FIRST..=outgoing_ports_start() - SLICE).step_by(usize::from(SLICE));
             let (first, listener) = slices
                 .find_map(|first| Some((first, bind(first).ok()?)))
-                .expect("processes of tests have all slices");
-            self.slices.push(listener);
+                .or_else(|| self.slices.pop_front())
+                .expect("other processes of tests have all slices");
+            self.slices.push_back((first, listener));
             self.left = first + 1..first + SLICE;
         }
         self.left.next().expect("the slice is new")

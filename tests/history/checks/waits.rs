@@ -323,10 +323,13 @@ fn outside(free: Option<&Vec<(Nanos, Nanos)>>, from: Nanos, to: Nanos) -> Vec<(N
 fn lacks_permits(history: &History, attempt: &Attempt, to: Nanos, capacities: &Capacities) -> bool {
     let (request, free) = (&attempt.request, history.counts.get(&attempt.request.lock));
     let is_short = free.is_some_and(|free| *free < i64::from(request.capacity()));
-    let loses = |from, to| history.may_have_lost_data(&request.lock, from, to);
+    let is_lost_later = || {
+        let mut later = history.disturbances.iter().filter(|d| d.from > to && d.loses_data());
+        later.any(|d| d.covers(&request.lock))
+    };
     request.is_counted()
-        && loses(0, to)
-        && (is_short || !capacities.are_constant() || loses(to, Nanos::MAX))
+        && history.may_have_lost_data(&request.lock, 0, to)
+        && (is_short || !capacities.are_constant() || is_lost_later())
 }
 
 /// Returns the end of the wait; `None` if it is not known.
@@ -585,7 +588,7 @@ mod tests {
     #[test]
     fn a_later_loss_hides_how_many_permits_an_earlier_one_left() {
         let waits = |free, losses: &[u64]| {
-            let refused = asking(1, 500, Outcome::Refused(millis(501 + BOUND)));
+            let refused = asking(1, 400, Outcome::Refused(millis(501 + BOUND)));
             let mut history = history(with_permits("count-0", vec![(3, refused)]));
             history.counts.insert("count-0".to_owned(), free);
             history.disturbances = losses
@@ -597,6 +600,7 @@ mod tests {
         assert_eq!(waits(2, &[100]), []);
         assert_eq!(waits(3, &[100]), [Promise::Wait]);
         assert_eq!(waits(3, &[5000]), [Promise::Wait]);
+        assert_eq!(waits(3, &[495 + BOUND]), [Promise::Wait], "one loss, which outlasts the wait");
         assert_eq!(waits(3, &[100, 5000]), []);
     }
 
