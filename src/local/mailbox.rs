@@ -52,8 +52,8 @@ impl Mailbox {
             let mut mine = mine.borrow_mut();
             match Arc::get_mut(&mut mine) {
                 Some(unused) => *unused.news.get_mut() = News::None,
-                // A call of this thread that runs a callback, which makes this call, or a thread that
-                // has just handed its hold off.
+                // Another has it: a call of this thread that runs a callback, which makes this
+                // call, or a thread that has just handed its hold off.
                 None => *mine = Mailbox::new(),
             }
             Arc::clone(&mine)

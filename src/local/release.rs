@@ -54,8 +54,9 @@ impl Local {
         let now = clock();
         if let Some(hand_off) = state.hand_off(hold, now, &self.bounds) {
             drop(state);
-            for mailbox in hand_off.woken.iter().flatten() {
-                mailbox.wake();
+            hand_off.receiver.wake();
+            if let Some(head) = &hand_off.head {
+                head.wake();
             }
             self.count_hand_off(hold, &hand_off);
             return EndOutcome::HandedOff;

@@ -47,13 +47,16 @@ pub(super) struct UnansweredRelease {
 }
 
 /// A hand-off: the settings of the former holder and of the present one, and who has to be woken.
+///
+/// They are woken without the mutex: the head needs it at once, the present holder for its release.
 #[derive(Debug)]
 pub(super) struct HandOff {
     pub(super) from: HoldSettings,
     pub(super) to: HoldSettings,
-    /// The present holder, and the new head of the queue. They are woken without the mutex: the
-    /// head needs it at once, the holder for its release.
-    pub(super) woken: [Option<Arc<Mailbox>>; 2],
+    /// The present holder.
+    pub(super) receiver: Arc<Mailbox>,
+    /// The new head of the queue.
+    pub(super) head: Option<Arc<Mailbox>>,
 }
 
 impl LocalState {
@@ -165,12 +168,10 @@ impl LocalState {
         entry.guards = 1;
         self.acquired += 1;
         self.fairness.handed_off();
-        let receiver = self.queue.pop().map(|caller| caller.mailbox);
-        if let Some(mailbox) = &receiver {
-            mailbox.hand_off(Arc::clone(hold));
-        }
+        let receiver = self.queue.pop()?.mailbox;
+        receiver.hand_off(Arc::clone(hold));
         let head = self.queue.head().map(|(_, head)| Arc::clone(&head.mailbox));
-        Some(HandOff { from, to, woken: [receiver, head] })
+        Some(HandOff { from, to, receiver, head })
     }
 
     /// Returns whether the thread of this hold has no other hold of the lock. Another hold, such

@@ -17,6 +17,9 @@ pub(super) const TO_THE_BUS: u16 = 10_000;
 /// The first port of the first slice.
 const FIRST: u16 = 10_000;
 
+/// The least end of the ports for servers.
+const LEAST_END: u16 = 11_000;
+
 /// The number of ports of a slice.
 const SLICE: u16 = 100;
 
@@ -37,19 +40,21 @@ pub fn listen() -> TcpListener {
 ///
 /// Both ports are below the range for outgoing connections, if that range leaves room.
 pub fn free_port_with_bus() -> u16 {
-    let end = outgoing_ports_start().saturating_sub(TO_THE_BUS).max(FIRST + 10 * SLICE);
+    let end = outgoing_ports_start().saturating_sub(TO_THE_BUS).max(LEAST_END);
     first_port(|port| (port < end && is_free(port) && is_free(port + TO_THE_BUS)).then_some(port))
 }
 
 /// Returns what `make` makes of the first new port that it can use.
 fn first_port<T>(make: impl Fn(u16) -> Option<T>) -> T {
     static PORTS: Mutex<Ports> = Mutex::new(Ports { left: 0..0, slices: VecDeque::new() });
-    loop {
+    // More than there are: all ports of this process come again once no other slice is left.
+    for _ in 0..u16::MAX {
         let port = PORTS.lock().unwrap_or_else(PoisonError::into_inner).next();
         if let Some(made) = make(port) {
             return made;
         }
     }
+    panic!("no port is free")
 }
 
 /// The ports of this process.
@@ -89,6 +94,6 @@ fn outgoing_ports_start() -> u16 {
     fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
         .ok()
         .and_then(|range| range.split_whitespace().next()?.parse().ok())
-        .filter(|start| *start > 11_000)
+        .filter(|start| *start > LEAST_END)
         .unwrap_or(32_768)
 }

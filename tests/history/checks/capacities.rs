@@ -111,8 +111,7 @@ fn of_resizes(history: &History, first: i64, resizes: &[&Attempt]) -> Vec<Span> 
     let mut spans: Vec<_> = [begin].into_iter().chain(resizes.iter().map(set)).collect();
     let set_once = spans.clone();
     let lock = &resizes[0].request.lock;
-    let losses = history.disturbances.iter().filter(|d| d.loses_data());
-    for loss in losses.filter(|d| d.covers(lock)) {
+    for loss in history.losses_of(lock) {
         // A replaced master may answer until the fault is not felt any more.
         let to = replaced(loss.felt_until);
         let earlier = set_once.iter().filter(|span| span.from <= loss.felt_until);

@@ -480,8 +480,12 @@ impl History {
     /// Returns whether servers may have lost what they wrote about a lock between two moments. A
     /// master that is replaced may answer until the fault is no longer felt.
     fn may_have_lost_data(&self, lock: &str, from: Nanos, to: Nanos) -> bool {
-        let mut losses = self.disturbances.iter().filter(|d| d.loses_data());
-        losses.any(|d| d.covers(lock) && d.from <= to && from <= d.felt_until)
+        self.losses_of(lock).any(|d| d.from <= to && from <= d.felt_until)
+    }
+
+    /// Returns the faults that may have lost data of this lock.
+    fn losses_of(&self, lock: &str) -> impl Iterator<Item = &Disturbance> {
+        self.disturbances.iter().filter(move |d| d.loses_data() && d.covers(lock))
     }
 
     /// Returns the disturbances that the caller felt in this attempt between two moments.

@@ -319,14 +319,12 @@ fn outside(free: Option<&Vec<(Nanos, Nanos)>>, from: Nanos, to: Nanos) -> Vec<(N
 /// Returns whether a fault may have lost the return of permits that nobody holds any more, or the
 /// addition of permits.
 ///
-/// The count after the run tells whether permits are missing, unless a later loss began a new count.
+/// The count after the run tells whether permits are missing, unless a later loss has begun a new
+/// count.
 fn lacks_permits(history: &History, attempt: &Attempt, to: Nanos, capacities: &Capacities) -> bool {
     let (request, free) = (&attempt.request, history.counts.get(&attempt.request.lock));
     let is_short = free.is_some_and(|free| *free < i64::from(request.capacity()));
-    let is_lost_later = || {
-        let mut later = history.disturbances.iter().filter(|d| d.from > to && d.loses_data());
-        later.any(|d| d.covers(&request.lock))
-    };
+    let is_lost_later = || history.losses_of(&request.lock).any(|loss| loss.from > to);
     request.is_counted()
         && history.may_have_lost_data(&request.lock, 0, to)
         && (is_short || !capacities.are_constant() || is_lost_later())
