@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::{Acquired, Client, Events, Lost, Result};
 
 use crate::harness::process::alone;
-use crate::harness::{Server, eventually, eventually_some, exists};
+use crate::harness::{Server, eventually_some};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -130,20 +130,16 @@ fn log_lines_have_the_target_of_their_subject_and_facts_as_key_values() -> Resul
     let (target, found) = LINES.wait_for("panicked while reporting Acquired");
     assert_eq!((&*target, found), ("leasehold::events", keys([])));
 
-    let held = client.queue_lock("awaited").lock()?;
-    let lock = client.queue_lock("awaited");
-    let waiter = std::thread::spawn(move || lock.lock().map(drop));
-    eventually("the caller waits", || exists(&server, "leasehold_queue:{app:awaited}"));
-    // A waiting caller asks once more when its client listens. Later only heartbeats follow.
-    let calls = server.calls("evalsha");
-    eventually("heartbeats follow", || server.calls("evalsha") >= calls + 3);
-    server.ask::<()>(&["ACL", "SETUSER", "default", "-evalsha"]);
-    let (target, mut found) = LINES.wait_for("a queue heartbeat of 1 locks failed");
+    // Only polls use this command, so the caller itself sees no error.
+    server.ask::<()>(&["ACL", "SETUSER", "default", "-mget"]);
+    let stock = client.plain_semaphore("stock");
+    let caller = std::thread::spawn(move || stock.acquire(1));
+    let (target, mut found) = LINES.wait_for("a count poll of 1 locks failed");
     assert!(found.remove("error").is_some_and(|error| error.contains("NOPERM")));
     assert_eq!((&*target, found), ("leasehold::connection", keys([("server", &*address)])));
-    assert!(waiter.join().expect("no panic").is_err());
-    server.ask::<()>(&["ACL", "SETUSER", "default", "+evalsha"]);
-    held.unlock()?;
+    server.ask::<()>(&["ACL", "SETUSER", "default", "+mget"]);
+    client.plain_semaphore("stock").release(1)?;
+    caller.join().expect("no panic")?;
 
     let foreign = |line: &&LogLine| !line.target.starts_with("leasehold::");
     assert_eq!(LINES.lines().iter().find(foreign), None);
