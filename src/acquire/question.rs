@@ -140,7 +140,7 @@ impl Drop for LockQuestion<'_> {
 }
 
 impl<'a> LockQuestion<'a> {
-    pub(super) fn new(acquirer: Acquirer<'a>, now: Moment) -> LockQuestion<'a> {
+    pub(super) fn new(acquirer: Acquirer<'a>) -> LockQuestion<'a> {
         let (call, seed) = (acquirer.call, acquirer.id.seed());
         let settings = &call.context.engine.settings;
         let (poll_interval, back_off) = (settings.poll_interval, settings.back_off);
@@ -152,7 +152,7 @@ impl<'a> LockQuestion<'a> {
             max_holders: 0,
             leftovers: Leftovers::default(),
             place: None,
-            schedule: RetrySchedule::new(now, poll_interval, back_off, seed, call.rules.pace()),
+            schedule: RetrySchedule::new(poll_interval, back_off, seed, call.rules.pace()),
             upcoming: Upcoming::default(),
             wakeups: Wakeups::default(),
             reports: Reports::default(),
@@ -286,6 +286,7 @@ impl Question for LockQuestion<'_> {
                     self.schedule.found_free(held_here);
                     true
                 } else if held_here {
+                    self.rely_on_polls();
                     self.schedule.is_due_while_held_here(now)
                 } else {
                     let registration = self.wakeups.registration.as_ref();
@@ -665,12 +666,10 @@ impl LockQuestion<'_> {
     fn refused(&mut self, left: Option<Duration>, sent: Moment) {
         let (LockContext { engine, local }, waits) =
             (self.context(), self.acquirer.caller.request.waits);
-        let polled = waits && matches!(self.call.rules.pace(), Pace::WatchdogPolls | Pace::Granted);
         let now = clock::now();
         self.call.series().answered(sent.until(now));
-        if local.refused(sent, now, polled) {
-            engine.watchdog.plan_poll(Arc::clone(local));
-        }
+        local.refused(sent, now);
+        self.rely_on_polls();
         if self.call.options.permits.is_some() {
             return self.await_permits(left);
         }
@@ -694,6 +693,15 @@ impl LockQuestion<'_> {
             self.wakeups.registration = Some(registration);
         }
         engine.request_subscription(&channel);
+    }
+
+    /// Has the watchdog poll for the call, if the call waits and its kind relies on that.
+    fn rely_on_polls(&self) {
+        let LockContext { engine, local } = self.context();
+        let relies = matches!(self.call.rules.pace(), Pace::WatchdogPolls | Pace::Granted);
+        if self.acquirer.caller.request.waits && relies && local.starts_polls() {
+            engine.watchdog.plan_poll(Arc::clone(local));
+        }
     }
 
     /// Prepares the wait for permits; the next one expires after `left`.

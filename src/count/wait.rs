@@ -128,7 +128,7 @@ pub(super) fn wait_for(call: &CountCall<'_>, count: impl AwaitedCount) -> Result
         count,
         started,
         parker: Parker::mine(),
-        schedule: RetrySchedule::new(started, poll_interval, back_off, seed, Pace::WatchdogPolls),
+        schedule: RetrySchedule::new(poll_interval, back_off, seed, Pace::WatchdogPolls),
         waited: false,
     };
     let outcome = call
@@ -180,7 +180,8 @@ impl<C: AwaitedCount> Question for CountWait<'_, C> {
         if self.call.waits() {
             self.count.listen(self.call, &self.parker, &mut self.schedule);
             // The polls of the watchdog go on while callers listen.
-            if local.refused(answer.sent, clock::now(), true) {
+            local.refused(answer.sent, clock::now());
+            if local.starts_polls() {
                 engine.watchdog.plan_poll(Arc::clone(local));
             }
         }

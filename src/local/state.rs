@@ -55,7 +55,7 @@ pub(super) struct HandOff {
     pub(super) to: HoldSettings,
     /// The present holder.
     pub(super) receiver: Arc<Mailbox>,
-    /// The new head of the queue.
+    /// The new head of the queue, unless the watchdog polls for it.
     pub(super) head: Option<Arc<Mailbox>>,
 }
 
@@ -170,7 +170,9 @@ impl LocalState {
         self.fairness.handed_off();
         let receiver = self.queue.pop()?.mailbox;
         receiver.hand_off(Arc::clone(hold));
-        let head = self.queue.head().map(|(_, head)| Arc::clone(&head.mailbox));
+        // A head for which the watchdog polls has nothing to do before a poll or the next hand-off.
+        let head = self.queue.head().filter(|_| !self.polled);
+        let head = head.map(|(_, head)| Arc::clone(&head.mailbox));
         Some(HandOff { from, to, receiver, head })
     }
 

@@ -78,7 +78,7 @@ fn a_refusal_ends_a_run() {
     let local = local(0);
     local.release_heard(&Plain, 1);
     assert_eq!(local.take(true, at(0)), None);
-    local.refused(at(50), at(50), true);
+    local.refused(at(50), at(50));
     assert_eq!(local.take(true, at(400)), None);
     assert_eq!(local.take(true, at(600)), None);
     assert_eq!(local.take(true, at(900)), Some(at(1100)));
@@ -93,7 +93,7 @@ fn a_refusal_because_of_a_hold_of_this_process_does_not_end_a_run() {
     let next = local.join(true, at(0));
     let turn = local.turn(Some(next), at(50_000), YieldsTo::Anybody);
     assert!(matches!(turn, Turn::Ask { held_here: true, .. }));
-    local.refused(at(50_000), at(50_000), true);
+    local.refused(at(50_000), at(50_000));
     assert_eq!(
         local.end(&hold, HoldShare::Guard, || at(60_000), || ConnectionId::at(0, 0)),
         EndOutcome::Queued
@@ -107,7 +107,7 @@ fn the_own_subscription_does_not_count_as_another_listener() {
     let channel = local.channel(ListensTo::Lock, &channels).expect("a plain lock has a channel");
     channel.set_subscription(SubscriptionState::Subscribed);
     for (subscribers, yields) in [(1, None), (2, Some(at(900)))] {
-        local.refused(at(0), at(0), true);
+        local.refused(at(0), at(0));
         local.release_heard(&Plain, subscribers);
         assert_eq!(local.take(true, at(0)), None);
         assert_eq!(local.take(true, at(400)), None);

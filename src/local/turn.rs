@@ -59,20 +59,20 @@ impl Local {
 
     /// Notes a refusal of an acquire that was sent at `sent`: another process holds the lock,
     /// unless this one does.
-    ///
-    /// Returns whether the caller has to start the polls of the watchdog: `needs_polls` is set, and
-    /// no polls run yet.
-    pub(crate) fn refused(&self, sent: Moment, now: Moment, needs_polls: bool) -> bool {
+    pub(crate) fn refused(&self, sent: Moment, now: Moment) {
         let mut state = self.state.lock();
         if !state.is_held(now) {
             state.fairness.refused(sent);
         }
         let last_error = state.last_error.take();
-        let starts = needs_polls && !state.polled;
-        state.polled |= needs_polls;
         drop(state);
         drop(last_error);
-        starts
+    }
+
+    /// Notes that a caller relies on the polls of the watchdog. Returns whether it has to start
+    /// them.
+    pub(crate) fn starts_polls(&self) -> bool {
+        !mem::replace(&mut self.state.lock().polled, true)
     }
 
     /// Returns whether the watchdog has to poll again, because callers wait.

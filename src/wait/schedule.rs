@@ -74,7 +74,6 @@ struct Failures {
 
 impl RetrySchedule {
     pub(crate) fn new(
-        now: Moment,
         poll_interval: Duration,
         back_off: BackOff,
         seed: u64,
@@ -89,7 +88,7 @@ impl RetrySchedule {
             was_refused: false,
             refusals: 0,
             held_here: false,
-            next: now + poll_interval,
+            next: Moment::END,
             failures: Failures::default(),
             notifications: Notifications::default(),
         }
@@ -207,13 +206,10 @@ impl RetrySchedule {
     }
 
     /// Returns the longest wait without a message.
-    ///
-    /// The watchdog polls only for calls that were refused.
     fn longest_wait(&self) -> Duration {
-        if self.pace == Pace::WatchdogPolls && self.was_refused {
-            self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT
-        } else {
-            self.poll_interval
+        match self.pace {
+            Pace::WatchdogPolls => self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT,
+            Pace::OwnPolls | Pace::BackOff | Pace::Granted => self.poll_interval,
         }
     }
 

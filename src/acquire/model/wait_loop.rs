@@ -149,13 +149,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             caller,
             ticket,
             id,
-            schedule: RetrySchedule::new(
-                now,
-                LEASE,
-                BackOff::default(),
-                id.seed(),
-                Pace::WatchdogPolls,
-            ),
+            schedule: RetrySchedule::new(LEASE, BackOff::default(), id.seed(), Pace::WatchdogPolls),
             may_run_late: None,
             polls: environment.polls(),
             upcoming: (None, false),
@@ -281,6 +275,9 @@ impl<E: Environment> Question for WaitingCall<'_, E> {
             self.schedule.found_free(held_here);
             true
         } else if held_here {
+            if self.options.waits {
+                self.environment.local().starts_polls();
+            }
             self.schedule.is_due_while_held_here(now);
             polls
         } else {
@@ -306,7 +303,11 @@ impl<E: Environment> Question for WaitingCall<'_, E> {
                 Err(no_reply())
             }
             AttemptOutcome::Refused => {
-                self.environment.local().refused(sent, self.environment.now(), self.options.waits);
+                let local = self.environment.local();
+                local.refused(sent, self.environment.now());
+                if self.options.waits {
+                    local.starts_polls();
+                }
                 self.refused();
                 Ok(None)
             }

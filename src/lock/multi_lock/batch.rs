@@ -147,7 +147,7 @@ impl<'a> BatchAcquire<'a> {
         }
         let refused = usize::try_from(*number).unwrap_or_default().saturating_sub(1);
         let Some((position, acquirer)) = self.acquirers.get(refused) else { return Ok(Some(0)) };
-        acquirer.call.context.local.refused(reply.sent, clock::now(), false);
+        acquirer.call.context.local.refused(reply.sent, clock::now());
         Ok(Some(*position))
     }
 
