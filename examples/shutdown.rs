@@ -2,9 +2,10 @@
 //!
 //! `cargo run --example shutdown` runs with a server of its own, or uses `REDIS_URL`.
 //!
-//! `close()` ends the waits of all threads, so that these threads can end. A thread that holds a
-//! lock finishes and releases it as usual. Renewals have stopped, so it has until the end of its
-//! lease.
+//! 1. A `CancelToken` ends the waits, so that the waiting threads can end.
+//! 2. A thread that holds a lock finishes its work and releases the lock. The client renews the
+//!    lease until then.
+//! 3. `close()` comes last: it sends what is still to be sent, and ends the threads of the client.
 
 mod support;
 
@@ -13,19 +14,20 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use leasehold::Client;
+use leasehold::{CancelToken, Client};
 
 const NAME: &str = "example:shutdown";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let server = support::Server::start()?;
     let client = Client::open(server.url())?;
+    let stop = CancelToken::new(); // all calls of the service use it
 
     // One thread holds the lock and works.
     let (holds, held) = mpsc::channel();
     let (finish, finished) = mpsc::channel::<()>();
     let holder = thread::spawn({
-        let lock = client.lock(NAME);
+        let lock = client.lock(NAME).with_cancel(&stop);
         move || {
             let guard = lock.lock()?;
             println!("holder    has the lock and works");
@@ -41,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Three threads wait for the lock.
     let waiters: Vec<_> = (1..=3)
         .map(|number| {
-            let lock = client.lock(NAME);
+            let lock = client.lock(NAME).with_cancel(&stop);
             thread::spawn(move || {
                 println!("waiter {number}  waits");
                 lock.lock().map(drop).inspect_err(|error| println!("waiter {number}  {error}"))
@@ -50,18 +52,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         .collect();
     thread::sleep(Duration::from_millis(200)); // the service runs until it gets SIGTERM
 
-    client.close();
-    println!("main      closed the client");
+    stop.cancel();
+    println!("main      stops: no thread waits or begins any more");
     for waiter in waiters {
-        let error = waiter.join().expect("no waiter panics").expect_err("the client is closed");
-        assert!(error.is_closed());
+        let error = waiter.join().expect("no waiter panics").expect_err("the wait was cancelled");
+        assert!(error.is_cancelled());
     }
-    let error = client.lock(NAME).lock().expect_err("the client is closed");
-    assert!(error.is_closed());
 
     // The holder finishes its work and releases the lock.
     finish.send(())?;
     holder.join().expect("the holder does not panic")?;
+    client.close();
+    println!("main      closed the client");
 
     let left: bool = redis::cmd("EXISTS").arg(NAME).query(&mut connection(server.url())?)?;
     assert!(!left);
