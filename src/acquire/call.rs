@@ -140,7 +140,7 @@ impl<'a> AcquireCall<'a> {
             CallEntry::Acquirer(acquirer) => {
                 // Dropped after the clean-up of the loop, for which the close of the client waits.
                 let _call = self.context.engine.begin_call();
-                LockQuestion::new(acquirer).run()
+                LockQuestion::new(acquirer, now).run()
             }
             CallEntry::Refused => Ok(None),
         }

@@ -140,7 +140,7 @@ impl Drop for LockQuestion<'_> {
 }
 
 impl<'a> LockQuestion<'a> {
-    pub(super) fn new(acquirer: Acquirer<'a>) -> LockQuestion<'a> {
+    pub(super) fn new(acquirer: Acquirer<'a>, now: Moment) -> LockQuestion<'a> {
         let (call, seed) = (acquirer.call, acquirer.id.seed());
         let settings = &call.context.engine.settings;
         let (poll_interval, back_off) = (settings.poll_interval, settings.back_off);
@@ -152,7 +152,7 @@ impl<'a> LockQuestion<'a> {
             max_holders: 0,
             leftovers: Leftovers::default(),
             place: None,
-            schedule: RetrySchedule::new(poll_interval, back_off, seed, call.rules.pace()),
+            schedule: RetrySchedule::new(now, poll_interval, back_off, seed, call.rules.pace()),
             upcoming: Upcoming::default(),
             wakeups: Wakeups::default(),
             reports: Reports::default(),

@@ -128,7 +128,7 @@ pub(super) fn wait_for(call: &CountCall<'_>, count: impl AwaitedCount) -> Result
         count,
         started,
         parker: Parker::mine(),
-        schedule: RetrySchedule::new(poll_interval, back_off, seed, Pace::WatchdogPolls),
+        schedule: RetrySchedule::new(started, poll_interval, back_off, seed, Pace::WatchdogPolls),
         waited: false,
     };
     let outcome = call

@@ -33,6 +33,8 @@ pub(super) struct LocalState {
     pub(super) fairness: Fairness,
     /// Whether the watchdog polls the server for the callers in the queue.
     pub(super) polled: bool,
+    /// Whether the next poll has to wake the head of the queue.
+    pub(super) poll_wakes_head: bool,
     /// The moment of the next poll, if one is planned before the next regular poll.
     pub(super) next_early_poll: Option<Moment>,
     /// The round of the latch at the last look of this process; 0 before the first look.
@@ -55,7 +57,7 @@ pub(super) struct HandOff {
     pub(super) to: HoldSettings,
     /// The present holder.
     pub(super) receiver: Arc<Mailbox>,
-    /// The new head of the queue, unless the watchdog polls for it.
+    /// The new head of the queue, unless a poll of the watchdog wakes it.
     pub(super) head: Option<Arc<Mailbox>>,
 }
 
@@ -170,7 +172,9 @@ impl LocalState {
         self.fairness.handed_off();
         let receiver = self.queue.pop()?.mailbox;
         receiver.hand_off(Arc::clone(hold));
-        // A head for which the watchdog polls has nothing to do before a poll or the next hand-off.
+        // The head only plans its next attempt, and most heads get the hold before it is due. So it
+        // sleeps on until a poll, if there are polls.
+        self.poll_wakes_head = self.polled;
         let head = self.queue.head().filter(|_| !self.polled);
         let head = head.map(|(_, head)| Arc::clone(&head.mailbox));
         Some(HandOff { from, to, receiver, head })

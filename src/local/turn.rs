@@ -76,8 +76,13 @@ impl Local {
     }
 
     /// Returns whether the watchdog has to poll again, because callers wait.
+    ///
+    /// Wakes the head of the queue if a hand-off has left that to this poll.
     pub(crate) fn keep_polling(&self) -> bool {
         let mut state = self.state.lock();
+        if mem::take(&mut state.poll_wakes_head) {
+            state.wake_head();
+        }
         state.polled = !state.queue.is_empty()
             || !state.waiters.is_empty()
             || self.known_permits().is_some_and(|callers| callers.await_permits())

@@ -74,6 +74,7 @@ struct Failures {
 
 impl RetrySchedule {
     pub(crate) fn new(
+        now: Moment,
         poll_interval: Duration,
         back_off: BackOff,
         seed: u64,
@@ -88,7 +89,7 @@ impl RetrySchedule {
             was_refused: false,
             refusals: 0,
             held_here: false,
-            next: Moment::END,
+            next: now + poll_interval,
             failures: Failures::default(),
             notifications: Notifications::default(),
         }
@@ -206,10 +207,14 @@ impl RetrySchedule {
     }
 
     /// Returns the longest wait without a message.
+    ///
+    /// A call that was never refused asks after one poll interval: an answer has it wait through
+    /// outages, and register at the channel.
     fn longest_wait(&self) -> Duration {
-        match self.pace {
-            Pace::WatchdogPolls => self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT,
-            Pace::OwnPolls | Pace::BackOff | Pace::Granted => self.poll_interval,
+        if self.pace == Pace::WatchdogPolls && self.was_refused {
+            self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT
+        } else {
+            self.poll_interval
         }
     }
 

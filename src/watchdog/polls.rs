@@ -46,7 +46,7 @@ impl Watchdog {
 
     /// Returns the locks that callers wait for. Only these are polled again if the round panics.
     ///
-    /// A caller that is refused from now on plans the poll of any other lock.
+    /// A caller that begins to wait from now on plans the poll of any other lock.
     pub(super) fn keep_polled(&self, mut locks: Vec<Arc<Local>>) -> Vec<Arc<Local>> {
         locks.retain(|local| local.keep_polling());
         let _fired = self.timers.lock().replace_fired_polls(locks.clone());

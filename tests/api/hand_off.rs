@@ -62,6 +62,35 @@ fn runs(owners: &[String]) -> Vec<usize> {
     owners.chunk_by(|a, b| a == b).map(<[String]>::len).collect()
 }
 
+/// A hand-off leaves the next caller asleep. A poll wakes it, so that it asks, and listens, although
+/// the present holder keeps the lock.
+#[test]
+fn a_caller_behind_a_hold_that_was_handed_off_asks_the_server() -> Result<()> {
+    let server = Server::start();
+    let builder = settings(&server).poll_interval(Duration::from_millis(500));
+    let client = builder.local_handoff(100, MINUTE).build()?;
+    let guard = client.lock("a").lock()?;
+    let (takes, taken) = mpsc::channel();
+    let waiters = [(); 2].map(|()| {
+        let (lock, takes) = (client.lock("a"), takes.clone());
+        thread::spawn(move || {
+            let guard = lock.lock()?;
+            let (ends, end) = mpsc::channel::<()>();
+            takes.send(ends).expect("the test receives");
+            let _ = end.recv();
+            guard.unlock()
+        })
+    });
+    eventually("both wait", || client.stats().waiting_now() == 2);
+    guard.unlock()?;
+    let holds = taken.recv_timeout(MINUTE).expect("one of them has the lock");
+    assert_eq!(client.stats().passed_locally(), 1);
+    eventually("the other one listens", || server.numsub("redisson_lock__channel:{a}") == 1);
+    drop(holds);
+    drop(taken.recv_timeout(MINUTE).expect("the other one has the lock"));
+    waiters.into_iter().try_for_each(join)
+}
+
 #[test]
 fn no_hold_is_handed_off_if_hand_off_is_turned_off() -> Result<()> {
     let server = Arc::new(Server::start());

@@ -15,7 +15,7 @@ fn schedule() -> RetrySchedule {
 }
 
 fn with_pace(pace: Pace) -> RetrySchedule {
-    RetrySchedule::new(POLL, BackOff::default(), 7, pace)
+    RetrySchedule::new(START, POLL, BackOff::default(), 7, pace)
 }
 
 fn view_without_channel() -> ChannelView {
@@ -65,13 +65,10 @@ fn the_first_failure_is_an_error_and_later_failures_are_pauses() {
 }
 
 #[test]
-fn a_lock_held_in_this_process_is_asked_for_at_the_poll_interval_by_the_watchdog_or_the_call() {
-    let mut polls_itself = with_pace(Pace::OwnPolls);
-    assert!(!polls_itself.is_due_while_held_here(START));
-    assert!(polls_itself.is_due_while_held_here(START + POLL));
+fn a_lock_held_in_this_process_is_polled_at_the_poll_interval() {
     let mut schedule = schedule();
     assert!(!schedule.is_due_while_held_here(START));
-    assert!(!schedule.is_due_while_held_here(START + POLL), "the watchdog polls");
+    assert!(schedule.is_due_while_held_here(START + POLL));
     assert!(schedule.is_due(START, None), "the first attempt");
     schedule.before_attempt(view_without_channel());
     schedule.refused(START, None);
@@ -155,7 +152,7 @@ fn unaided_calls_poll_at_the_poll_interval_and_spin_locks_back_off() {
         first: Duration::from_millis(1),
         longest: Duration::from_millis(128),
     };
-    let mut spinning = RetrySchedule::new(POLL, back_off, 7, Pace::BackOff);
+    let mut spinning = RetrySchedule::new(START, POLL, back_off, 7, Pace::BackOff);
     let pauses: Vec<_> = (0..12).map(|_| next(&mut spinning)).collect();
     assert!(pauses[0] <= Duration::from_millis(1), "{pauses:?}");
     assert!(pauses[11] <= Duration::from_millis(128), "{pauses:?}");
