@@ -166,7 +166,9 @@
 //! A [`Guard`] belongs to its thread. The thread can take the lock again. Such nested guards are
 //! counted in memory, without a round trip (exceptions: [`Lock::with_holder`], and a longer fixed
 //! lease). An [`OwnedGuard`], from [`Lock::lock_owned`], a [`Permit`] and a [`Leadership`] can be
-//! sent to another thread and dropped there.
+//! sent to another thread and dropped there. In a [thread pool that steals
+//! work](Guard#thread-pools), such as rayon, two jobs can be on one thread at once: a `Guard` does
+//! not exclude them.
 //!
 //! # Errors and events
 //!
@@ -266,7 +268,8 @@
 //!
 //! [docs/recipes.md][recipes] has code, which tests run, for a cron job on several machines, a
 //! migration at start-up, a leader with a standby, bounded concurrency, a fenced row in a database,
-//! a lock across an `.await` of tokio, and unit tests without a server. More hints:
+//! a lock across an `.await` of tokio, jobs in a rayon pool, and unit tests without a server. More
+//! hints:
 //!
 //! [recipes]: https://docs.rs/crate/leasehold/latest/source/docs/recipes.md
 //!

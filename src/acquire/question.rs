@@ -206,8 +206,8 @@ impl<'a> LockQuestion<'a> {
         let Acquirer { caller, owner, started, .. } = &self.acquirer;
         let awaits = || local.awaits_own_guard(caller, owner, now);
         let deadline = self.call.options.return_by;
-        let name = local.name().given();
-        self.reports.own_guard.check(*started, now, deadline, awaits, (name, kind))
+        let (owned, name) = (caller.request.owned, &**local.name().given());
+        self.reports.own_guard.check(*started, now, deadline, owned, awaits, (name, kind))
     }
 
     /// Returns whether a server may grant the lock to this call by message.

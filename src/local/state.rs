@@ -122,8 +122,6 @@ impl LocalState {
     }
 
     /// Returns whether the request waits for an owned guard that the calling thread took.
-    ///
-    /// False for the request of an owned guard: a thread that passes such guards on waits for them.
     pub(super) fn awaits_own_guard(
         &self,
         request: &EntryRequest,
@@ -134,7 +132,7 @@ impl LocalState {
         let is_in_the_way = |entry: &HoldEntry| {
             entry.is_owned_guard_of(thread) && entry.excludes(request, owner, now)
         };
-        !request.owned && self.holds.iter().any(is_in_the_way)
+        self.holds.iter().any(is_in_the_way)
     }
 
     /// Returns whether any hold is valid. Ends no hold, because its callers report no loss.

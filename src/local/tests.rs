@@ -1,6 +1,7 @@
 //! Tests of the queue, the holds and the fairness of one lock in one process.
 
 use super::*;
+use crate::command::owner::HoldId;
 use crate::kind::plain::Plain;
 use crate::kind::queued::Queued;
 use crate::local::table::HoldShare;
@@ -147,4 +148,21 @@ fn a_grant_noted_after_its_deadline_ends_no_hold_that_the_server_granted_since()
     let over = local.grant(paused, at(0), MILLI);
     assert_eq!(valid.status(later), HoldStatus::Held);
     assert_eq!(over.status(later), HoldStatus::Over { newly_lost: true });
+}
+
+#[test]
+fn a_call_of_a_thread_waits_for_the_owned_guard_that_the_thread_took() {
+    let local = local(0);
+    let first = local.join(true, at(0));
+    let hold = local.grant(first, at(0), Duration::ZERO);
+    for owned in [false, true] {
+        let request = EntryRequest { rules: &Plain, owned, waits: true, renewed: true };
+        let caller = Caller::new(request);
+        let owner = Owner::new(uuid::Uuid::nil(), HoldId::next(), "");
+        assert!(local.awaits_own_guard(&caller, &owner, at(0)), "owned: {owned}");
+        let of_another_thread = || local.awaits_own_guard(&caller, &owner, at(0));
+        let awaits = std::thread::scope(|scope| scope.spawn(of_another_thread).join());
+        assert!(!awaits.expect("no panic"), "owned: {owned}");
+    }
+    drop(hold);
 }

@@ -24,6 +24,12 @@ use crate::kind::rules::LockKind;
 /// While [`is_held`](Guard::is_held) returns true, no conflicting hold on the lock is valid. The
 /// [crate documentation](crate#guarantees) names the conditions.
 ///
+/// # Thread pools
+/// A pool that steals work, such as rayon, runs other jobs on a thread that waits in `join`,
+/// `scope` or a parallel iterator. If the waiting job has a guard, another job on its thread
+/// re-enters, and nothing excludes the two. So a job with a guard must not wait inside the pool.
+/// Take an [`OwnedGuard`] outside of the pool instead, and send it with the job.
+///
 /// # Drop
 /// The drop of a guard queues the release and does not wait for the server. The outcome goes to
 /// [`Events::released`](crate::Events::released), and to the log if the release failed.
@@ -57,6 +63,10 @@ pub struct Guard<K: LockKind = Plain> {
 /// Like a [`Guard`], except that it can be sent to another thread and dropped there, and that it is
 /// not re-entrant: each owned guard has a hold of its own. The lease is renewed until the guard is
 /// dropped or the client is closed, unless the lock has a fixed lease.
+///
+/// A thread that has an owned guard and waits for the same lock waits for itself, until its
+/// deadline or for ever. In a [thread pool that steals work](Guard#thread-pools), take owned guards
+/// outside of the pool, or with a verb that does not wait.
 ///
 /// ```no_run
 /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;

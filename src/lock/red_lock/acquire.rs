@@ -151,9 +151,9 @@ impl<'a> RedAcquire<'a> {
             return Moment::END;
         }
         let RedLock { name, local, .. } = self.lock;
-        let awaits = || !self.holder.is_owned() && local.has_own_guard();
-        let deadline = self.patience.deadline();
-        self.own_guard.check(self.started, now, deadline, awaits, (name, Kind::Red))
+        let (owned, deadline) = (self.holder.is_owned(), self.patience.deadline());
+        let awaits = || local.has_own_guard();
+        self.own_guard.check(self.started, now, deadline, owned, awaits, (name, Kind::Red))
     }
 
     /// Returns until when the caller sleeps while a thread of this process has this hold.
