@@ -383,6 +383,9 @@ pub use lock::multi_lock::{AnyLock, MultiLock};
 pub use lock::red_lock::RedLock;
 pub use lock::rw_lock::RwLock;
 pub use stats::{Histogram, Stats};
+/// The receiver of [`Election::observe`], from the crate `crossbeam-channel`.
+#[doc(no_inline)]
+pub use util::system::channel::Receiver;
 pub use uuid::Uuid;
 
 pub use synchronizer::latch::{CountDownGuard, CountDownLatch};

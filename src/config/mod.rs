@@ -250,12 +250,6 @@ impl Builder {
         self
     }
 
-    /// The former name of [`poll_interval`](Builder::poll_interval).
-    #[deprecated(note = "renamed to `poll_interval`")]
-    pub fn poll_bound(self, interval: Duration) -> Builder {
-        self.poll_interval(interval)
-    }
-
     /// Sets the largest number of connections that commands share, per server.
     ///
     /// Default: 8. From 1 to 1,024. The client makes as many connections as threads call the server

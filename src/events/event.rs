@@ -255,9 +255,9 @@ event! {
 
 event! {
     /// The argument of [`Events::reconnected`].
-    Reconnected(address: impl Into<Arc<str>>) {
+    Reconnected(server: impl Into<Arc<str>>) {
         /// The address of the server, without user and password.
-        address: Arc<str> = address.into(),
+        server: Arc<str> = server.into(),
     }
 }
 

@@ -54,9 +54,14 @@ use crate::kind::rules::LockKind;
 pub struct Guard<K: LockKind = Plain> {
     handle: HoldHandle,
     kind: PhantomData<K>,
-    /// Makes the guard `Sync` but not `Send`: it belongs to its thread.
-    not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
+    not_send: PhantomData<SendAnOwnedGuardInstead>,
 }
+
+/// Makes a guard `Sync` but not `Send`: it belongs to its thread. The errors of the compiler name
+/// this type where a guard is sent: [`lock_owned`](crate::Lock::lock_owned) takes one that can be.
+pub(super) struct SendAnOwnedGuardInstead(
+    #[expect(dead_code, reason = "only its type counts")] std::sync::MutexGuard<'static, ()>,
+);
 
 /// Holds a lock for no particular thread; releases the lock when dropped.
 ///
@@ -270,12 +275,6 @@ macro_rules! guard_methods {
             /// ```
             pub fn detach(self) {
                 self.handle.detach();
-            }
-
-            /// The former name of [`detach`](Self::detach).
-            #[deprecated(note = "renamed to `detach`")]
-            pub fn leak(self) {
-                self.detach();
             }
         }
 

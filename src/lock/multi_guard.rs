@@ -13,6 +13,7 @@ use crate::acquire::{HoldHandle, PendingRelease};
 use crate::cancel::ResponseLimit;
 use crate::error::Result;
 use crate::events::Closure;
+use crate::lock::guard::SendAnOwnedGuardInstead;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker};
 
@@ -129,8 +130,7 @@ fn response_limit(handles: &[HoldHandle]) -> ResponseLimit {
 #[must_use = "a guard that is dropped at once releases the locks at once"]
 pub struct MultiGuard {
     holds: Box<dyn GuardSet>,
-    /// Makes the guard `Sync` but not `Send`: it belongs to its thread.
-    not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
+    not_send: PhantomData<SendAnOwnedGuardInstead>,
 }
 
 /// Holds several locks as one for no particular thread; releases them when dropped.
@@ -251,12 +251,6 @@ macro_rules! multi_guard_methods {
             /// [`Guard::detach`](crate::Guard::detach).
             pub fn detach(self) {
                 self.holds.detach();
-            }
-
-            /// The former name of [`detach`](Self::detach).
-            #[deprecated(note = "renamed to `detach`")]
-            pub fn leak(self) {
-                self.detach();
             }
         }
 

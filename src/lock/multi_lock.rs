@@ -77,7 +77,18 @@ impl MultiLock {
     ///
     /// A lock that is given twice counts once. The members keep their own leases and tokens, unless
     /// [`with_lease`](MultiLock::with_lease) or [`with_cancel`](MultiLock::with_cancel) replaces
-    /// them.
+    /// them. Locks of several kinds are members as [`AnyLock`]s:
+    ///
+    /// ```no_run
+    /// use leasehold::{AnyLock, MultiLock};
+    ///
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let (account, report) = (client.fair_lock("account:1"), client.rw_lock("report"));
+    /// let both = MultiLock::new([AnyLock::from(account), report.read_lock().into()]);
+    /// let guard = both.lock()?;
+    /// # drop(guard);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Does not fail itself. The verbs that acquire or release return

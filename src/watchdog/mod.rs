@@ -149,8 +149,8 @@ impl fmt::Debug for Watchdog {
 impl ServerObserver for Watchdog {
     fn reconnected(&self, address: &Arc<str>) {
         self.settings.events.stats().reconnected();
-        let (at, address) = (clock::wall_time(), Arc::clone(address));
-        self.settings.events.emit(|| Event::Reconnected(Reconnected { at, address }));
+        let (at, server) = (clock::wall_time(), Arc::clone(address));
+        self.settings.events.emit(|| Event::Reconnected(Reconnected { at, server }));
         self.server_may_have_changed();
     }
 

@@ -268,7 +268,7 @@ fn failed_renewals_and_reconnects_are_reported() -> Result<()> {
     let again = recording.find(|event| {
         if let Event::Reconnected(reconnected) = event { Some(reconnected) } else { None }
     });
-    assert_eq!(*again.address, server.addr().to_string());
+    assert_eq!(*again.server, server.addr().to_string());
     Ok(())
 }
 
@@ -607,5 +607,5 @@ fn a_program_can_create_and_report_events() {
     assert_eq!((first, failed), (&acquired, &RenewalFailed::new("a", error)));
     assert_ne!(first, &Acquired::new("a"));
     assert_eq!((released.at, renewed.holds.as_slice()), (UNIX_EPOCH, &[7][..]));
-    assert_eq!((lost.reason, &*again.address), (LostReason::Gone, "127.0.0.1:6379"));
+    assert_eq!((lost.reason, &*again.server), (LostReason::Gone, "127.0.0.1:6379"));
 }
