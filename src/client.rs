@@ -203,7 +203,7 @@ impl Client {
     ///
     /// Does not block, no round trip. Every client counts for itself, with or without an
     /// [event listener](crate#terms). [`Stats`] says what each number counts. The feature
-    /// `metrics` [exports](crate#exported-metrics) the same numbers.
+    /// `metrics` [exports](crate::_documentation::metrics) the same numbers.
     ///
     /// ```
     /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;

@@ -82,25 +82,11 @@
 //!
 //! # Guarantees
 //!
-//! While [`Guard::is_held`] returns true, no conflicting hold on the lock is valid. (Two holds of
-//! readers do not conflict, nor do two holds of one [named holder](Lock::with_holder).) The valid
-//! permits of a [`Semaphore`] are never more than its capacity, except after a
-//! [`resize`](Semaphore::resize) to fewer than are in use. Conditions:
-//! - the clock of the server does not step forward;
-//! - the clock of the client counts all time, and is at most 1 % slower than the clock of the
-//!   server (while a virtual machine is paused, its clock may stand still);
-//! - no write that the server acknowledged is lost in a fail-over, in a restart without data or by
-//!   eviction;
-//! - nobody deletes the key;
-//! - the clocks of Java hosts that share a [`Semaphore`] agree with the [clock of the
-//!   server](Semaphore#clocks).
-//!
-//! A guard never reports a valid lease after the deadline of the lease. The lease counts from the
-//! moment before the command was sent, on a clock that continues while the machine sleeps.
-//!
-//! The operating system can pause a program *after* its last check, until its lease has ended. No
-//! lock with a lease can prevent that. The protected resource has to refuse such a stale writer
-//! itself, by the token of a [`FencedLock`], a [`QueueLock`] or a [`Leadership`].
+//! While [`Guard::is_held`] returns true, no conflicting hold on the lock is valid, if no server
+//! loses an acknowledged write or steps its clock forward, and no clock runs too slowly. A program
+//! can be paused *after* its last check: then only the protected resource can refuse the stale
+//! writer, by the token of a [`FencedLock`], a [`QueueLock`] or a [`Leadership`].
+//! [The page on guarantees](_documentation::guarantees) has all promises and conditions.
 //!
 //! # Kinds
 //!
@@ -118,6 +104,8 @@
 //!
 //! All kinds have the verbs of [`Lock`]; an [`RwLock`] has them for reading and for writing. Use
 //! one kind for one name: a release does not always wake the waiters of another kind.
+//! [The page on kinds](_documentation::kinds) has the use and the cost of each, and the kind of
+//! Redisson that shares its data.
 //!
 //! # Semaphores and latches
 //!
@@ -185,61 +173,9 @@
 //!
 //! # Logging
 //!
-//! Log lines go to the [`log`](https://docs.rs/log) facade. The target of a line names its subject,
-//! so a filter such as `leasehold::lease=warn` selects one subject:
-//!
-//! | target | levels | subject |
-//! | --- | --- | --- |
-//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed releases and clean-ups; locks that are held without a time to live; waits for an owned guard of the same thread |
-//! | `leasehold::connection` | warn, info, debug | outages of servers; replaced connections; failed subscriptions, heartbeats and polls; loads of scripts; refused options of sockets |
-//! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
-//! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
-//! | `leasehold::events` | error, warn | panics of [`Events`] methods and of closures; dropped events |
-//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; dropped lines; the [client record](Builder::announce); questions to running processes about holds; a refused clock |
-//!
-//! One line at level warn tells that a server does not answer, or refuses commands with a code, and
-//! how many leases, awaited locks and background requests are affected. The attempts that follow
-//! have no lines of their own. One line at level info tells the end, with the duration: the server
-//! answers, or has refused no repeated command for 5 s. An outage that affects nothing has no line:
-//! a call that fails returns its error. Each failed renewal is an event
-//! ([`Events::renewal_failed`]).
-//!
-//! Each line also has key-values for structured loggers: facts of its text, and other facts.
-//!
-//! | key | value |
-//! | --- | --- |
-//! | `lock` | the name of the lock, without the client's prefix |
-//! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Semaphore` and so on |
-//! | `hold` | the number of the hold, as in events |
-//! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone`, `HeldTooLong` |
-//! | `error` | the text of the error and of its causes |
-//! | `server` | the address of the server, without user and password; null if the error names no server |
-//!
-//! Targets and keys stay the same in compatible versions. Texts may change.
-//!
-//! A thread of its own (`leasehold-log`) calls the logger, so a logger that blocks delays no call,
-//! renewal or release, and a logger may use locks. The thread exists while lines are queued, and
-//! serves all clients of the process. Lines keep their order, but may come a little later than
-//! lines of the program. While 1024 lines wait, further ones are dropped, and a line tells how many
-//! were. [`Client::close`] waits for the queued lines; a process that ends without it may lose the
-//! last ones.
-//!
-//! A program that logs with `tracing` receives these lines through the crate
-//! [`tracing-log`](https://docs.rs/tracing-log), in two lines:
-//!
-//! ```sh
-//! cargo add tracing-log
-//! ```
-//!
-//! ```text
-//! tracing_log::LogTracer::init()?;        // at the start, beside `set_global_default(subscriber)`
-//! ```
-//!
-//! The `init` methods of `tracing-subscriber`, such as `tracing_subscriber::fmt().init()`, do this
-//! already, by the default feature `tracing-log`; a second `LogTracer::init` returns an error.
-//! Filters see the targets above. `tracing-log` 0.2 passes target, level and text, but no
-//! key-values. To get these facts as fields, emit a `tracing` event from an implementation of
-//! [`Events`].
+//! Log lines go to the [`log`](https://docs.rs/log) facade, from a thread of their own. Their
+//! targets begin with `leasehold::`. [The page on logging](_documentation::logging) lists targets
+//! and key-values, and shows the way to `tracing`.
 //!
 //! # Holders
 //!
@@ -249,9 +185,8 @@
 //! [`Client::watch_locks`] repeatedly at several. Any client of the same servers can ask. Holders
 //! of Redisson are included, with fewer facts. A query of the holders takes two round trips, and
 //! then asks their processes for more facts over a new connection. The queries need
-//! [permissions][holder-permissions] of their own. They add no cost to acquires and releases.
-//!
-//! [holder-permissions]: https://docs.rs/crate/leasehold/latest/source/docs/permissions.md
+//! [permissions](_documentation::permissions) of their own. They add no cost to acquires and
+//! releases.
 //!
 //! ```no_run
 //! # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -266,12 +201,10 @@
 //!
 //! # Recipes
 //!
-//! [docs/recipes.md][recipes] has code, which tests run, for a cron job on several machines, a
-//! migration at start-up, a leader with a standby, bounded concurrency, a fenced row in a database,
-//! a lock across an `.await` of tokio, jobs in a rayon pool, and unit tests without a server. More
-//! hints:
-//!
-//! [recipes]: https://docs.rs/crate/leasehold/latest/source/docs/recipes.md
+//! [The recipes](_documentation::recipes) have code, which tests run, for a cron job on several
+//! machines, a migration at start-up, a leader with a standby, bounded concurrency, a fenced row in
+//! a database, a lock across an `.await` of tokio, jobs in a rayon pool, and unit tests without a
+//! server. More hints:
 //!
 //! - *A lock that stays busy.* After a `try_lock_for` without the lock, [`Lock::holder`] names
 //!   host, process and thread of the holder, and [`HolderInfo::since`] the time of its acquisition.
@@ -289,56 +222,15 @@
 //!
 //! # Features
 //!
-//! - `metrics`: exports the statistics through the crate [`metrics`](https://docs.rs/metrics).
+//! - `metrics`: exports the statistics through the crate [`metrics`](https://docs.rs/metrics), as
+//!   [these metrics](_documentation::metrics).
 //! - `tls`: connections to `rediss://` URLs, by rustls.
 //! - `serde`: implements `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`], [`LockInfo`],
 //!   [`Leader`] and [`AuditFinding`].
-//!
-//! # Exported metrics
-//!
-//! With the feature `metrics`, each change of a number of [`Stats`] is exported at once. Install
-//! the recorder before the first client is built: a client registers each metric at its first use,
-//! with the recorder that is installed then. `examples/metrics.rs` exports the metrics to
-//! Prometheus.
-//!
-//! | metric | number |
-//! | --- | --- |
-//! | `leasehold_lock_acquired_total` | [`Stats::acquired`] |
-//! | `leasehold_lock_passed_locally_total` | [`Stats::passed_locally`] |
-//! | `leasehold_lock_released_total` | [`Stats::released`] |
-//! | `leasehold_lock_released_after_expiry_total` | [`Stats::released_after_expiry`] |
-//! | `leasehold_lock_lost_total` | [`Stats::lost`]; label `reason`: `expired`, `gone`, `held_too_long` |
-//! | `leasehold_lock_refused_total` | [`Stats::refused`] |
-//! | `leasehold_lock_timed_out_total` | [`Stats::timed_out`] |
-//! | `leasehold_lock_cancelled_total` | [`Stats::cancelled`] |
-//! | `leasehold_lock_contended_total` | [`Stats::contended`] |
-//! | `leasehold_lock_renewals_total` | [`Stats::renewals`] |
-//! | `leasehold_lock_renewal_failures_total` | [`Stats::renewal_failures`] |
-//! | `leasehold_reconnects_total` | [`Stats::reconnects`]; no labels |
-//! | `leasehold_locks_held` | gauge, [`Stats::held_now`] |
-//! | `leasehold_locks_waiting` | gauge, [`Stats::waiting_now`] |
-//! | `leasehold_lock_wait_seconds` | histogram, [`Stats::wait_time`] |
-//! | `leasehold_lock_hold_seconds` | histogram, [`Stats::hold_time`] |
-//! | `leasehold_lock_renewal_lag_seconds` | histogram, [`Stats::renewal_lag`] |
-//! | `leasehold_lock_round_trip_seconds` | histogram, [`Stats::round_trip`] |
-//!
-//! All clients of a process share the metrics. Every metric except `leasehold_reconnects_total` has
-//! two labels:
-//! - `kind`: `plain`, `named`, `fair`, `fenced`, `queue`, `read`, `write`, `spin`, `semaphore`,
-//!   `plain_semaphore`, `latch`; `multi` and `red` for the calls of a [`MultiLock`] and a
-//!   [`RedLock`]. Their holds have the kinds of the members.
-//! - `label`: the text of [`Lock::with_label`], empty for a handle without one. A call of a
-//!   `MultiLock` has the common label of all its members of one client, empty if they differ.
-//!
-//! The name of a lock is never a label, because the number of names has no bound.
-//!
-//! A hand-off between handles with different labels moves the hold from one label to the other in
-//! `leasehold_locks_held`, and counts as passed locally for the label of the new holder. The
-//! release, the loss and the time of the hold count for the label of the last holder. One command
-//! for several members of a `MultiLock` counts its round trip for the first member. A panic of the
-//! recorder is caught and logged.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+pub mod _documentation;
 mod acquire;
 mod audit;
 mod cancel;

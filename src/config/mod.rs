@@ -2,7 +2,7 @@
 //!
 //! [`Builder`] has one field per setting and checks them in [`Builder::check`]. `servers` reads the
 //! URLs, `back_off` computes the pauses of spin locks. The defaults in the documentation of the
-//! setters and in the README are tested (`tests/api/readme.rs`).
+//! setters and on the page of settings are tested (`tests/api/readme.rs`).
 
 mod back_off;
 mod servers;

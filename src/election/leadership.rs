@@ -17,8 +17,8 @@ use crate::watchdog::Announcement;
 /// the lease until the term ends.
 ///
 /// While [`is_held`](Leadership::is_held) returns true, no other term of the election is valid. The
-/// [crate documentation](crate#guarantees) names the conditions. A process that was stopped finds
-/// its term over when it resumes.
+/// [page on guarantees](crate::_documentation::guarantees) names the conditions. A process that was
+/// stopped finds its term over when it resumes.
 ///
 /// # Drop
 /// The drop queues the resignation and does not wait for the server. The next candidate is the

@@ -60,8 +60,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// lock.
 ///
 /// While [`Leadership::is_held`] returns true, no other term of the election is valid, under the
-/// conditions of the [crate documentation](crate#guarantees). [`Leadership::token`] grows with each
-/// term, by a key without a time to live, as that of a [`FencedLock`](crate::FencedLock).
+/// conditions of the [page on guarantees](crate::_documentation::guarantees).
+/// [`Leadership::token`] grows with each term, by a key without a time to live, as that of a
+/// [`FencedLock`](crate::FencedLock).
 ///
 /// # The record of the leader
 /// The leader announces its term: it writes its value and its token beside the lock, in one more

@@ -22,7 +22,7 @@ use crate::kind::rules::LockKind;
 /// [`Lock`](crate::Lock).
 ///
 /// While [`is_held`](Guard::is_held) returns true, no conflicting hold on the lock is valid. The
-/// [crate documentation](crate#guarantees) names the conditions.
+/// [page on guarantees](crate::_documentation::guarantees) names the conditions.
 ///
 /// # Thread pools
 /// A pool that steals work, such as rayon, runs other jobs on a thread that waits in `join`,

@@ -388,9 +388,7 @@ impl Semaphore {
     /// permit of Redisson, whose [owner](HolderInfo::owner) is the id that Redisson shows. The
     /// [remaining](HolderInfo::remaining) lease is that by the server's clock, `None` for a permit
     /// of Redisson that never expires. Blocks and asks as [`Lock::holders`](crate::Lock::holders)
-    /// does, and needs [permissions][holder-permissions] of its own.
-    ///
-    /// [holder-permissions]: https://docs.rs/crate/leasehold/latest/source/docs/permissions.md
+    /// does, and needs [permissions](crate::_documentation::permissions) of its own.
     ///
     /// # Errors
     /// The errors of [`Lock::holders`](crate::Lock::holders).

@@ -16,7 +16,7 @@ pub(super) const TICK: Duration = Duration::from_millis(5);
 /// The time from a renewal to the next one, as a part of the lease.
 ///
 /// With the whole spread and one more grain, the next timer fires before a third of the lease has
-/// passed, and leaves 1/120 of the lease for the round trip: the README promises that a holder
+/// passed, and leaves 1/120 of the lease for the round trip: the guarantees promise that a holder
 /// learns of a loss within a third.
 const RENEWAL_PERIOD: (u32, u32) = (28, 120);
 

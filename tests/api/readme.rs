@@ -21,6 +21,13 @@ pub(crate) fn source(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
+/// Returns the text of a page of `src/_documentation`.
+fn page(name: &str) -> String {
+    let lines = source(&format!("src/_documentation/{name}.rs"));
+    let text = |line: &str| line.trim_start_matches("//!").trim_start().to_owned() + "\n";
+    lines.lines().map(text).collect()
+}
+
 /// Returns a document without its code blocks.
 fn prose_of(document: &str) -> String {
     document.split("```").step_by(2).collect()
@@ -33,7 +40,8 @@ fn spans_of(document: &str) -> Vec<String> {
 
 /// Returns the table of settings: name and default.
 fn settings() -> BTreeMap<String, String> {
-    let table = README.lines().skip_while(|line| !line.starts_with("| setting | default |"));
+    let page = page("settings");
+    let table = page.lines().skip_while(|line| !line.starts_with("| setting | default |"));
     let rows = table.skip(2).take_while(|line| line.starts_with('|'));
     let settings: BTreeMap<_, _> = rows
         .map(|row| {
@@ -42,7 +50,7 @@ fn settings() -> BTreeMap<String, String> {
             (next().trim_matches('`').to_owned(), next().to_owned())
         })
         .collect();
-    assert!(!settings.is_empty(), "the README has a table | setting | default | |");
+    assert!(!settings.is_empty(), "the page has a table | setting | default | |");
     settings
 }
 
@@ -68,7 +76,7 @@ fn the_settings_table_states_the_defaults() {
     assert_eq!(defaults.remove("server").as_deref(), Some("None"));
     assert_eq!(defaults.remove("events").as_deref(), Some("false"));
     assert_eq!(defaults.remove("label").as_deref(), Some("None"));
-    assert_eq!(settings(), defaults, "README against Client::builder()");
+    assert_eq!(settings(), defaults, "the page against Client::builder()");
 }
 
 /// Returns the documentation of a setter.
@@ -106,12 +114,12 @@ fn spaced(span: &str) -> String {
 #[test]
 fn figures_in_the_prose_equal_the_defaults() {
     let settings = settings();
-    let prose = prose_of(README).replace('\n', " ");
+    let prose = page("guarantees").replace('\n', " ");
     for (before, setting) in
         [("lease (by default ", "watchdog_timeout"), ("poll interval (", "poll_interval")]
     {
         let figures: Vec<&str> = prose.split(before).skip(1).collect();
-        assert!(!figures.is_empty(), "the README has no {before:?}");
+        assert!(!figures.is_empty(), "the page has no {before:?}");
         let figure = spaced(&settings[setting]);
         let right = |rest: &&str| rest.starts_with(&format!("{figure})"));
         assert!(figures.iter().all(right), "{before:?} is not followed by {figure}");
@@ -120,7 +128,8 @@ fn figures_in_the_prose_equal_the_defaults() {
 
 #[test]
 fn the_shortest_lease_is_as_documented() {
-    let (_, rest) = README.split_once("Leases are at least ").expect("the README says how long");
+    let page = page("settings");
+    let (_, rest) = page.split_once("Leases are at least ").expect("the page says how long");
     let millis = rest.split_once(" ms").and_then(|(figure, _)| figure.parse().ok());
     let shortest = Duration::from_millis(millis.expect("a number of ms"));
     let server = Server::start();
@@ -136,7 +145,7 @@ fn the_shortest_lease_is_as_documented() {
 #[test]
 fn the_oldest_rust_version_is_that_of_the_manifest() {
     let prose = prose_of(README);
-    let (_, rest) = prose.split_once("\nRust ").expect("the README says which Rust");
+    let (_, rest) = prose.split_once("; Rust ").expect("the README says which Rust");
     let version = rest.split(' ').next().unwrap_or_default();
     assert_eq!(version, env!("CARGO_PKG_RUST_VERSION"), "README against Cargo.toml");
 }
@@ -149,7 +158,7 @@ fn files_named_in_the_readme_exist() {
     let folders = ["script/", "src/", "tests/", "examples/", "lua/", "benches/", "docs/", ".ci/"];
     let named = words.filter(|word| folders.iter().any(|folder| word.starts_with(folder)));
     let named: BTreeSet<String> = links.chain(named.map(str::to_owned)).collect();
-    assert!(named.contains("docs/bench/README.md") && named.contains("script/test"), "{named:?}");
+    assert!(named.contains("docs/recipes.md") && named.contains("script/test"), "{named:?}");
     for name in named {
         let file = fs::metadata(path(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         let runs = file.permissions().mode() & 0o111 != 0;
@@ -157,14 +166,13 @@ fn files_named_in_the_readme_exist() {
     }
 }
 
-/// Returns the names after `cargo run --example`, up to the end of the sentence.
+/// Returns the name after `cargo run --example`, and those of the sentence with more examples.
 fn examples_named() -> BTreeSet<String> {
-    let prose = prose_of(README);
-    let (_, rest) = prose.split_once("`cargo run --example ").expect("the README names examples");
-    let sentence = rest.split(['.', ':']).next().unwrap_or_default();
-    let first = sentence.split('`').next().unwrap_or_default();
-    let others = sentence.split('`').skip(2).step_by(2);
-    std::iter::once(first).chain(others).map(str::to_owned).collect()
+    let (_, first) = README.split_once("cargo run --example ").expect("the README runs one");
+    let (_, rest) = README.split_once("More examples: ").expect("the README names examples");
+    let sentence = rest.split(['.', '(']).next().unwrap_or_default();
+    let others = sentence.split('`').skip(1).step_by(2);
+    first.lines().take(1).chain(others).map(str::to_owned).collect()
 }
 
 #[test]
@@ -183,9 +191,9 @@ fn the_readme_names_all_examples() {
 }
 
 #[test]
-fn the_readme_names_all_features() {
-    let prose = prose_of(README);
-    let (_, rest) = prose.split_once("Features: ").expect("the README names features");
+fn the_page_on_settings_names_all_features() {
+    let page = page("settings");
+    let (_, rest) = page.split_once("Features: ").expect("the page names features");
     let paragraph = rest.split("\n\n").next().unwrap_or_default();
     let named: BTreeSet<&str> = paragraph.split('`').skip(1).step_by(2).collect();
     let manifest = source("Cargo.toml");
@@ -195,16 +203,17 @@ fn the_readme_names_all_features() {
     let mut listed = listed.map(|(name, _)| name).filter(|name| *name != "default");
     let unnamed: Vec<&str> = listed.by_ref().filter(|name| !named.contains(name)).collect();
     assert!(named.contains("tls"), "found only {named:?}");
-    assert!(unnamed.is_empty(), "the README does not name the features {unnamed:?}");
+    assert!(unnamed.is_empty(), "the page does not name the features {unnamed:?}");
 }
 
 /// A code span with parentheses is a method of any type.
 #[test]
-fn methods_named_in_the_readme_exist() {
+fn methods_named_in_the_readme_and_the_pages_exist() {
     let sources: String = files_in("src").iter().map(|name| source(name)).collect();
-    let spans = spans_of(README);
+    let pages = ["guarantees", "kinds", "settings"].map(page).concat();
+    let spans = [spans_of(README), spans_of(&source("COMPARE.md")), spans_of(&pages)].concat();
     let named: BTreeSet<_> = spans.iter().filter_map(|span| span.strip_suffix("()")).collect();
-    assert!(named.contains("is_held"), "found only {named:?}");
+    assert!(named.contains("close"), "found only {named:?}");
     for name in named {
         assert!(sources.contains(&format!("pub fn {name}(")), "there is no method {name}()");
     }
@@ -283,17 +292,31 @@ fn images_are_in_the_package_and_have_a_text() {
     }
 }
 
-/// The registry shows the README alone, where a relative link leads nowhere.
+/// Relative links work in a clone. The registry shows the README alone, so `script/registry-links`
+/// replaces them at packaging time.
 #[test]
-fn links_work_on_the_registry_page() {
+fn links_work_in_a_clone_and_on_the_registry_page() {
     let packaged = packaged();
     let (links, _) = links_and_images();
-    assert!(links.len() > 3, "found only {links:?}");
-    for (_, link) in links {
-        assert!(link.starts_with("https://"), "{link} is relative");
-        if let Some((_, file)) = link.split_once("/leasehold/latest/source/") {
-            assert!(packaged.contains(file), "{file} is not in the package");
-        }
+    let relative = links.iter().map(|(_, link)| *link).filter(|link| !link.contains("://"));
+    let relative: Vec<_> = relative.filter(|link| *link != "cli/README.md").collect();
+    assert!(relative.len() > 3, "found only {relative:?}");
+    for file in &relative {
+        assert!(packaged.contains(*file), "{file} is not in the package");
+    }
+    let shown = |readme: &str| {
+        let script = Command::new(path("script/registry-links")).arg(path(readme)).output();
+        String::from_utf8(script.expect("the script runs").stdout).expect("text")
+    };
+    for file in relative {
+        let link = format!("](https://docs.rs/crate/leasehold/latest/source/{file})");
+        assert!(shown("README.md").contains(&link), "no {link}");
+    }
+    for readme in ["README.md", "cli/README.md", "testserver/README.md"] {
+        let shown = shown(readme);
+        let files = shown.split(['(', ')', ' ', '\n']).filter(|word| word.ends_with(".md"));
+        let links: Vec<_> = files.filter(|word| !word.contains('`')).collect();
+        assert!(links.iter().all(|link| link.starts_with("https://")), "{readme}: {links:?}");
     }
 }
 
@@ -301,7 +324,7 @@ fn links_work_on_the_registry_page() {
 fn documents() -> Vec<String> {
     let docs = files_in("docs").into_iter().filter(|name| name.ends_with(".md"));
     let docs = docs.filter(|name| name != "docs/bench/README.md");
-    docs.chain(["DESIGN.md".to_owned()]).collect()
+    docs.chain(["DESIGN.md", "COMPARE.md"].map(str::to_owned)).collect()
 }
 
 /// Paths may leave out `src/`, `lua/` or `docs/bench/`; `NAME` stands for a new file.
@@ -382,6 +405,7 @@ fn benchmark_figures_are_those_of_the_report() {
         ("leasehold, lock and `unlock()`", "leasehold-unlock"),
         ("bare redis crate", "floor"),
         ("rslock (tokio)", "rslock"),
+        ("redlock-rs", "redlock-rs"),
         ("redsync (Go)", "redsync"),
         ("rueidislock (Go)", "rueidislock"),
         ("Redisson (Java)", "redisson"),
@@ -394,13 +418,20 @@ fn benchmark_figures_are_those_of_the_report() {
         let cells: Vec<&str> = row.expect("the contender has a row").split('|').collect();
         cells[2].split_whitespace().next().expect("a ratio").to_owned()
     };
-    let (_, table) = README.split_once("| | 1 thread | 8 threads |").expect("a benchmark table");
+    let compare = source("COMPARE.md");
+    let (_, table) = compare.split_once("| | 1 thread | 8 threads |").expect("a benchmark table");
     let rows: Vec<&str> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
     assert_eq!(rows.len(), contenders.len(), "{rows:?}");
     for (row, (label, contender)) in rows.into_iter().zip(contenders) {
         let figures = ["1 thread", "8 thread", "64 thread"].map(|it| figure(it, contender));
         assert_eq!(row, format!("| {label} | {} |", figures.join(" | ")));
     }
+    let eight = |contender| figure("8 thread", contender);
+    let [own, rslock, redlock, redisson, bare] =
+        ["leasehold-drop", "rslock", "redlock-rs", "redisson", "floor"].map(eight);
+    let row =
+        format!("| pairs/s, 8 threads | {own} | {rslock} | {redlock} | {redisson} | | {bare} |\n");
+    assert!(README.contains(&row), "the README has no {row}");
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl<K: LockKind> Lock<K> {
     ///
     /// A hold has the label of the handle that acquired it, after a hand-off the label of the
     /// receiver's handle. Nested guards do not change the label.
-    /// [Exported metrics](crate#exported-metrics) has the details.
+    /// [Exported metrics](crate::_documentation::metrics) has the details.
     ///
     /// # Errors
     /// Does not fail itself. The verbs return [`is_configuration`](crate::Error::is_configuration)

@@ -33,7 +33,8 @@ impl<K: LockKind> Lock<K> {
     ///
     /// A call also waits for an [`OwnedGuard`] that its own thread took, because the guard may be
     /// in another thread by then. If it is not, the call waits for ever: after a second of such a
-    /// wait the [log](crate#logging) has a warning (after 30 s if the call is for an owned guard).
+    /// wait the [log](crate::_documentation::logging) has a warning (after 30 s if the call is for
+    /// an owned guard).
     ///
     /// # Errors
     /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout)
