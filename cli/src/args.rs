@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{
     Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
 };
@@ -140,6 +140,12 @@ pub(crate) struct RunArgs {
         default_value_t = 1
     )]
     pub(crate) conflict_exit_code: u8,
+    /// Name the holder of a lock that is not acquired, or after a wait of one second
+    #[arg(long)]
+    pub(crate) verbose: bool,
+    /// Accepted for the users of flock(1): the lock is exclusive without `-s`
+    #[arg(short = 'x', short_alias = 'e', long, hide = true, conflicts_with = "shared")]
+    exclusive: bool,
     /// Share the lock with other `run -s`, exclude plain `run`
     #[arg(short = 's', long, group = "kind")]
     pub(crate) shared: bool,
@@ -302,7 +308,7 @@ fn refused(error: clap::Error) -> Failure {
         }
         _ => {
             let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
-            Failure::usage(summary(&error.render().to_string(), &words.collect::<Vec<_>>()))
+            Failure::usage(summary(&error, &words.collect::<Vec<_>>()))
         }
     }
 }
@@ -310,17 +316,38 @@ fn refused(error: clap::Error) -> Failure {
 /// Returns the text of the error in one line: its first paragraph, and the usage.
 ///
 /// Does not repeat a word of the command line that may be a URL with a password.
-fn summary(text: &str, words: &[String]) -> String {
-    let mut text = text.strip_prefix("error: ").unwrap_or(text).to_owned();
+fn summary(error: &clap::Error, words: &[String]) -> String {
+    let rendered = error.render().to_string();
+    let mut text = rendered.strip_prefix("error: ").unwrap_or(&rendered).to_owned();
     for word in words {
         if let Some(url) = repeated_url(word, &text) {
             text = text.replace(url, "(URL)");
         }
     }
     let paragraphs: Vec<String> = text.split("\n\n").map(in_one_line).collect();
+    if let Some(advice) = flock_advice(error) {
+        return format!("{}; {advice}", paragraphs.first().map_or("wrong usage", String::as_str));
+    }
     let usage = paragraphs.iter().find_map(|paragraph| paragraph.strip_prefix("Usage: "));
     let advice = usage.map_or_else(|| help_command(words), |usage| format!("usage: {usage}"));
     format!("{}; {advice}", paragraphs.first().map_or("wrong usage", String::as_str))
+}
+
+/// Returns what `run` has in the place of an option of flock(1).
+fn flock_advice(error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    match option.as_str() {
+        "-c" | "--command" => Some("a shell is a command: leasehold run NAME -- sh -c 'CMD'"),
+        "-o" | "--close" | "-F" | "--no-fork" => {
+            Some("CMD inherits no lock, so run needs no such option")
+        }
+        "-u" | "--unlock" => {
+            Some("run releases the lock when CMD ends; leasehold force NAME frees it at once")
+        }
+        _ => None,
+    }
 }
 
 /// Returns the advice to read the help of the verb in the command line, or that of the program.
@@ -371,7 +398,7 @@ mod tests {
     fn error(words: &[&str]) -> String {
         let error = definition().try_get_matches_from(words).expect_err("wrong usage");
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        summary(&error.render().to_string(), &words)
+        summary(&error, &words)
     }
 
     #[test]
@@ -385,6 +412,23 @@ mod tests {
         );
         let text = error(&["leasehold", "--sentinel"]);
         assert!(text.ends_with("see leasehold --help"), "{text}");
+    }
+
+    #[test]
+    fn options_of_flock_are_understood_or_the_error_says_what_to_use() {
+        for option in ["-x", "-e", "--exclusive", "-n", "-s", "--verbose"] {
+            let words = ["leasehold", "run", option, "x", "--", "true"];
+            assert!(definition().try_get_matches_from(words).is_ok(), "{option}");
+        }
+        for (option, advice) in [
+            ("-c", "sh -c 'CMD'"),
+            ("-o", "inherits"),
+            ("-F", "inherits"),
+            ("-u", "leasehold force"),
+        ] {
+            let text = error(&["leasehold", "run", option, "x", "--", "true"]);
+            assert!(text.contains(&format!("'{option}'")) && text.contains(advice), "{text}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `lock` | the lock of the command line: its kind, and how long to wait for it |
+//! | `busy` | the lines that name the holder of a lock that is not acquired |
 //! | `kinds` | locks of all kinds and semaphores, behind two traits |
 //! | `command` | the command: found before the lock is taken, started under the lock |
 //! | `signals` | the signals that are forwarded, and what each does before the command runs |
@@ -14,6 +15,7 @@
 //! The main thread takes the lock, starts the command, and waits for its end. One more thread reads
 //! signals. The library has threads of its own, which renew the lease.
 
+mod busy;
 mod command;
 mod group;
 mod kinds;
@@ -31,6 +33,7 @@ use leasehold::Client;
 use crate::address::Server;
 use crate::args::RunArgs;
 use crate::failure::{Code, Failure, Result};
+use busy::WaitNote;
 use command::Program;
 use group::Group;
 use kinds::Held;
@@ -60,9 +63,15 @@ fn take_and_run(
     program: &Program<'_>,
     signals: Signals,
 ) -> Result<Outcome> {
-    let held = match lock::acquire(client, args, signals.cancel()) {
+    let note = WaitNote::start(client, args);
+    let acquired = lock::acquire(client, args, signals.cancel());
+    drop(note);
+    let held = match acquired {
         Ok(Some(held)) => held,
-        Ok(None) => return Ok(Outcome::of(args.conflict_exit_code)),
+        Ok(None) => {
+            busy::tell_not_acquired(client, args);
+            return Ok(Outcome::of(args.conflict_exit_code));
+        }
         Err(error) => return lock::not_acquired(error, &signals),
     };
     match signals.begin() {

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use svg::Document;
+use tempfile::NamedTempFile;
 
 use crate::failure::{Code, Failure, Result};
 
@@ -37,13 +38,28 @@ impl OutputFile {
         Ok(())
     }
 
+    /// Writes a file beside the old one, which it replaces only once it is complete.
     fn replace(&mut self, picture: &Document) -> io::Result<()> {
         let text = format!("{picture}\n");
-        // A pipe or a terminal has no length.
-        if self.file.metadata()?.is_file() {
-            self.file.set_len(0)?;
+        let old = self.file.metadata()?;
+        // A pipe or a terminal has no content to keep.
+        if !old.is_file() {
+            return self.file.write_all(text.as_bytes());
         }
-        self.file.write_all(text.as_bytes())
+        // The target of a symbolic link.
+        let path = fs::canonicalize(&self.path)?;
+        let mut neighbour = match NamedTempFile::new_in(path.parent().unwrap_or(Path::new("/"))) {
+            // The folder takes no new file: the file itself has to be written.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                self.file.set_len(0)?;
+                return self.file.write_all(text.as_bytes());
+            }
+            made => made?,
+        };
+        neighbour.write_all(text.as_bytes())?;
+        neighbour.as_file().set_permissions(old.permissions())?;
+        neighbour.persist(path)?;
+        Ok(())
     }
 }
 

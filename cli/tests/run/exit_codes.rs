@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::Client;
 
 use crate::command::{PROGRAM, leasehold};
-use crate::harness::{Server, exists, server::free_port};
+use crate::harness::{Server, eventually, exists, server::free_port};
 use crate::program::{Running, code_of, run};
 
 #[test]
@@ -52,6 +52,34 @@ fn a_held_lock_gives_1_or_the_chosen_code_and_nothing_is_printed() {
     }
     guard.unlock().expect("the lock was held");
     assert_eq!(code_of(&server, &["-n", "x", "--", "true"]), 0);
+}
+
+#[test]
+fn the_holder_is_named_on_request() {
+    let server = Server::start();
+    let client = Client::builder().single(server.url()).label("nightly").build();
+    let client = client.expect("the server runs");
+    let guard = client.lock("x").lock().expect("the lock is free");
+    let permit = client.semaphore("jobs").with_permits(1).acquire().expect("it is free");
+    eventually("the record is written", || !server.client_records().is_empty());
+    for (options, begin) in [
+        (&["-n", "x"][..], "leasehold: not acquired: x is held by nightly on "),
+        (&["-w", "50ms", "x"], "leasehold: not acquired: x is held by nightly on "),
+        (&["-n", "--permits", "1", "jobs"], "leasehold: not acquired: jobs is held by nightly on "),
+    ] {
+        let words = [&["--verbose"], options, &["--", "echo", "no"]].concat();
+        let end = Running::start(run(&server, &words)).finish();
+        assert_eq!((end.code(), end.output.len()), (1, 0), "{options:?}");
+        assert!(end.one_error().starts_with(begin), "{end:?}");
+        assert!(end.errors.contains(&format!("pid {}, for ", std::process::id())), "{end:?}");
+    }
+    let waiting = Running::start(run(&server, &["--verbose", "x", "--", "true"]));
+    let begin = "leasehold: waits: x is held by nightly on ";
+    eventually("the holder is named", || waiting.errors().ends_with("s\n"));
+    guard.unlock().expect("the lock was held");
+    let end = waiting.finish();
+    assert!(end.code() == 0 && end.one_error().starts_with(begin), "{end:?}");
+    drop(permit);
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+
+use crate::command::PROGRAM;
 
 use super::program::{Outcome, run};
 
@@ -43,6 +46,22 @@ fn a_failed_observation_leaves_no_file_and_keeps_an_existing_one() {
     fs::write(&path, "before").expect("the file is written");
     fails(&observe(), 69, &["127.0.0.1:1"]);
     assert_eq!(fs::read_to_string(&path).expect("a file"), "before");
+}
+
+/// No file may grow beyond 512 bytes, as on a full disk.
+#[test]
+fn a_picture_that_cannot_be_written_keeps_the_old_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [events, path] = ["events.jsonl", "a.svg"].map(|name| folder.path().join(name));
+    fs::write(&events, "{\"at\":1.0,\"name\":\"a\",\"event\":\"acquired\"}\n").expect("our folder");
+    fs::write(&path, "before").expect("our folder");
+    let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" timeline --input \"$1\" -o \"$2\"";
+    let limited = Command::new("sh").args(["-c", script, PROGRAM]).args([&events, &path]).output();
+    let limited = limited.expect("sh runs");
+    assert_eq!(limited.status.code(), Some(73), "{limited:?}");
+    assert!(String::from_utf8_lossy(&limited.stderr).contains("File too large"), "{limited:?}");
+    assert_eq!(fs::read_to_string(&path).expect("a file"), "before");
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2, "no neighbour is left");
 }
 
 #[test]

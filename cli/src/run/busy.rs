@@ -1,0 +1,94 @@
+//! Who holds a lock that `run` has not acquired, as a line on stderr.
+
+use std::io::{self, IsTerminal};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{Client, HolderInfo, Result};
+
+use crate::args::RunArgs;
+use crate::failure::print_note;
+use crate::views::text;
+
+/// The time after which a wait has a line.
+const LONG_WAIT: Duration = Duration::from_secs(1);
+
+/// Prints who holds the lock once this value has existed for [`LONG_WAIT`].
+pub(super) struct WaitNote {
+    _ends: Sender<()>,
+}
+
+impl WaitNote {
+    /// Returns `None` if nobody reads the line: stderr is no terminal, without `--verbose`.
+    ///
+    /// A system without room for one more thread gets no line.
+    pub(super) fn start(client: &Client, args: &RunArgs) -> Option<WaitNote> {
+        let waits = !args.nonblock && (args.verbose || io::stderr().is_terminal());
+        let (_ends, end) = mpsc::channel();
+        let (client, name, permits) = (client.clone(), args.name.clone(), args.permits.is_some());
+        let tell = move || {
+            let is_over = |end: RecvTimeoutError| end == RecvTimeoutError::Disconnected;
+            if end.recv_timeout(LONG_WAIT).is_err_and(is_over) {
+                return;
+            }
+            let line = format!("waits: {}", holders(&client, &name, permits));
+            if !end.recv_timeout(Duration::ZERO).is_err_and(is_over) {
+                print_note(&format!("leasehold: {line}"));
+            }
+        };
+        waits.then(|| thread::Builder::new().name("wait-note".into()).spawn(tell).ok())??;
+        Some(WaitNote { _ends })
+    }
+}
+
+/// Prints who holds the lock that was not acquired, with `--verbose`.
+pub(super) fn tell_not_acquired(client: &Client, args: &RunArgs) {
+    if args.verbose {
+        let holders = holders(client, &args.name, args.permits.is_some());
+        print_note(&format!("leasehold: not acquired: {holders}"));
+    }
+}
+
+/// Returns the sentence about the holders. Two round trips, and questions to the holders' processes.
+fn holders(client: &Client, name: &str, permits: bool) -> String {
+    let shown = text::printable(name).into_owned();
+    let found = if permits { permits_of(client, name) } else { holders_of(client, name) };
+    match found {
+        Ok(Some(holders)) => match &*holders {
+            [] => format!("{shown} is kept after an early release, until the end of its minimum"),
+            [one] => format!("{shown} is held by {}", described(one)),
+            [first, others @ ..] => {
+                format!("{shown} is held by {} and {} more", described(first), others.len())
+            }
+        },
+        Ok(None) => format!("{shown} is free by now"),
+        Err(error) => format!("the holder of {shown} is unknown: {error}"),
+    }
+}
+
+fn holders_of(client: &Client, name: &str) -> Result<Option<Vec<HolderInfo>>> {
+    Ok(client.lock_info(name)?.map(|lock| lock.holders().to_vec()))
+}
+
+fn permits_of(client: &Client, name: &str) -> Result<Option<Vec<HolderInfo>>> {
+    let holders = client.semaphore(name).holders()?;
+    Ok((!holders.is_empty()).then_some(holders))
+}
+
+/// Returns what is known of a holder: `report on host-1, pid 42, for 12s`.
+fn described(holder: &HolderInfo) -> String {
+    let named = holder.label().or_else(|| holder.program());
+    let mut words =
+        named.map_or_else(|| text::short_owner(holder), |it| text::printable(it).into());
+    if let Some(host) = holder.host() {
+        words += &format!(" on {}", text::printable(host));
+    }
+    if let Some(pid) = holder.pid() {
+        words += &format!(", pid {pid}");
+    }
+    if let Some(age) = text::age(holder) {
+        words += &format!(", for {}", text::brief(age));
+    }
+    words
+}
