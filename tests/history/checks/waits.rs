@@ -188,12 +188,19 @@ fn released(history: &History, attempt: &Attempt, hold: &Hold) -> Option<(Nanos,
 }
 
 /// Returns the moment at which a background request of a call has been done that began before this
-/// moment. A fault that begins within the response time-out may still meet it.
+/// moment. A fault that begins before that moment may still meet the request.
 pub(super) fn done(history: &History, attempt: &Attempt, at: Nanos) -> Nanos {
     let Bounds { response, slack, .. } = history.bounds;
-    let disturbed = history.disturbances_of(attempt, attempt.asked, at.saturating_add(response));
-    let end = disturbed.map(|d| d.felt_until.max(at) + slack).max();
-    end.unwrap_or(at) + response
+    let mut end = at.saturating_add(response);
+    loop {
+        let disturbed = history.disturbances_of(attempt, attempt.asked, end);
+        let disturbed = disturbed.map(|d| d.felt_until.max(at) + slack).max();
+        let next = disturbed.unwrap_or(at).saturating_add(response);
+        if next <= end {
+            return end;
+        }
+        end = next;
+    }
 }
 
 fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
@@ -228,19 +235,29 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
         let forgotten = is_finite && history.may_have_lost_data(lock, from, to + kept);
         if forgotten { to + kept } else { to }
     };
-    // After a disturbance, the worker releases the hold that its attempt may have left.
-    let confirmed = |at| {
-        let to = disturbed(at)?.max(at) + bounds.response + bounds.slack;
-        Some(if is_finite && is_late(at) { to + kept } else { freed(at, to) })
+    // The worker undoes what a failed attempt may have left. If it cannot, the lease ends it.
+    let undone = |at| {
+        let arrived = disturbed(at).unwrap_or(at).max(at) + bounds.response + bounds.slack;
+        let done = done(history, attempt, at);
+        if attempt.request.is_counted() {
+            done
+        } else if is_late(at) {
+            arrived + kept
+        } else {
+            freed(at, done.min(arrived + kept))
+        }
     };
     let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
         // A member may be held while the call waits for the others, and is released then.
         Outcome::Refused(at) | Outcome::Failed(at) if attempt.request.verb == Verb::Join => {
-            (asked, freed(*at, done(history, attempt, *at)))
+            (asked, undone(*at))
         }
-        Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => (asked, confirmed(*at)?),
+        Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => {
+            disturbed(*at)?;
+            (asked, undone(*at))
+        }
         Outcome::Held(hold) => {
             let is_known = attempt.request.verb != Verb::Join && disturbed(hold.granted).is_none();
             let from = if is_known { hold.granted } else { asked };
@@ -357,7 +374,7 @@ mod tests {
         asking, disturbance, held, history, hold_of, resize, violated, with_permits,
     };
     use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
-    use crate::record::{End, millis};
+    use crate::record::{End, Verb, millis};
 
     /// The poll interval, the response time-out and the slack of the examples.
     const BOUND: u64 = 200;
@@ -495,17 +512,21 @@ mod tests {
 
     #[test]
     fn a_request_that_arrives_later_than_a_lease_is_not_undone() {
-        let late = |until, granted| {
-            let failed = asking(0, 0, Outcome::Failed(millis(100)));
-            let mut history = history(vec![failed, held(1, until, granted, granted)]);
-            history.disturbances.push(disturbance(0, until, Affected::Worker(0), Effect::Delays));
-            violated(&history)
-        };
-        // The worker undoes the attempt within a response time-out and the slack.
-        assert_eq!(late(1000, 1000 + 100 + BOUND), []);
-        assert_eq!(late(1000, 1001 + 100 + BOUND), [Promise::Wait]);
-        assert_eq!(late(1001, 1001 + 100 + 1000 + BOUND), []);
-        assert_eq!(late(1001, 1002 + 100 + 1000 + BOUND), [Promise::Wait]);
+        for verb in [Verb::Acquire, Verb::Join] {
+            let late = |until, granted| {
+                let mut failed = asking(0, 0, Outcome::Failed(millis(100)));
+                failed.request.verb = verb;
+                let mut history = history(vec![failed, held(1, until, granted, granted)]);
+                let delays = disturbance(0, until, Affected::Worker(0), Effect::Delays);
+                history.disturbances.push(delays);
+                violated(&history)
+            };
+            // The worker undoes the attempt within a response time-out and the slack.
+            assert_eq!(late(1000, 1000 + 100 + BOUND), []);
+            assert_eq!(late(1000, 1001 + 100 + BOUND), [Promise::Wait]);
+            assert_eq!(late(1001, 1001 + 100 + 1000 + BOUND), []);
+            assert_eq!(late(1001, 1002 + 100 + 1000 + BOUND), [Promise::Wait]);
+        }
     }
 
     #[test]
@@ -561,7 +582,18 @@ mod tests {
         for left in [failed(), dropped()] {
             // The response time-out and the slack.
             assert_eq!(after(left.clone(), 400 + BOUND, disturb), []);
-            assert_eq!(after(left, 401 + BOUND, disturb), [Promise::Wait]);
+            assert_eq!(after(left.clone(), 401 + BOUND, disturb), [Promise::Wait]);
+            // A second fault meets the release, unless it begins when that has been done.
+            let again = |from: u64| {
+                move |history: &mut History| {
+                    disturb(history);
+                    let fault = disturbance(from, 700, Affected::Worker(0), Effect::Delays);
+                    history.disturbances.push(fault);
+                }
+            };
+            assert_eq!(after(left.clone(), 800 + BOUND, again(400)), []);
+            assert_eq!(after(left.clone(), 801 + BOUND, again(400)), [Promise::Wait]);
+            assert_eq!(after(left, 401 + BOUND, again(401)), [Promise::Wait]);
         }
     }
 
