@@ -45,6 +45,10 @@ use in_flight::InFlight;
 mod in_flight;
 mod replies;
 
+/// The number of requests, and of written bytes, for which an idle connection keeps memory.
+pub(super) const KEPT_REQUESTS: usize = 64;
+const KEPT_BYTES: usize = 16 * 1024;
+
 /// The number of unread replies at which nothing more is written ahead. Requests that stay in the
 /// queue can be joined with later ones (`pool/joined.rs`).
 const MAX_UNREAD: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 8 };
@@ -142,6 +146,13 @@ impl Pipeline {
     /// Whether no request is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.is_empty()
+    }
+
+    /// Gives back the memory of a burst of requests. Nothing is in flight.
+    pub(crate) fn shrink(&mut self) {
+        self.in_flight.shrink();
+        self.buffer.clear();
+        self.buffer.shrink_to(KEPT_BYTES);
     }
 
     /// How many requests are not written, or have to be written again.

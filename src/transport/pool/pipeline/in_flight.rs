@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Refusal};
 use crate::transport::call::Call;
 use crate::transport::pool::joined::CallJoiner;
-use crate::transport::pool::pipeline::PipelineContext;
+use crate::transport::pool::pipeline::{KEPT_REQUESTS, PipelineContext};
 use crate::transport::pool::request::{PipelineCommand, ReplyTo, Request};
 use crate::transport::reply::Reply;
 use crate::util::clock::{self, Moment};
@@ -60,6 +60,13 @@ impl InFlight {
 
     pub(super) fn is_empty(&self) -> bool {
         self.unanswered.is_empty() && self.resend.is_empty()
+    }
+
+    /// Gives back the memory of a burst of requests.
+    pub(super) fn shrink(&mut self) {
+        self.unanswered.shrink_to(KEPT_REQUESTS);
+        self.resend.shrink_to(KEPT_REQUESTS);
+        self.unacknowledged.shrink_to(KEPT_REQUESTS);
     }
 
     /// Whether `WAIT` was written last.

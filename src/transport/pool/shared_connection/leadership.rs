@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::cancel::Limit;
-use crate::transport::pool::pipeline::{LeaderLimit, Pipeline};
+use crate::transport::pool::pipeline::{KEPT_REQUESTS, LeaderLimit, Pipeline};
 use crate::transport::pool::reply_slot::ReplySlot;
 use crate::transport::pool::request::{Request, panicked};
 use crate::transport::pool::shared_connection::{QueueState, SharedConnection};
@@ -67,6 +67,7 @@ impl<'a> PipelineLead<'a> {
                 return self.connect_on_thread();
             }
             if connection.take_batch(pipeline) == 0 && pipeline.is_idle() {
+                pipeline.shrink();
                 return;
             }
             self.in_exchange = true;
@@ -243,6 +244,7 @@ impl QueueState {
         }
         if self.queue.is_empty() {
             self.groups.note_empty_queue();
+            self.queue.shrink_to(KEPT_REQUESTS);
         }
         count
     }
