@@ -62,10 +62,10 @@ fn targets() -> BTreeMap<String, String> {
     constants.map(|(name, rest)| (name.to_owned(), value(rest))).collect()
 }
 
-/// Returns the rows of a table in the crate documentation: the name, and the next column.
+/// Returns the rows of a table on the page of logging: the name, and the next column.
 fn documented(header: &str) -> BTreeMap<String, String> {
-    let lib = source("src/lib.rs");
-    let (_, table) = lib.split_once(&format!("//! {header}\n")).expect("a table");
+    let page = source("src/_documentation/logging.rs");
+    let (_, table) = page.split_once(&format!("//! {header}\n")).expect("a table");
     let rows = table.lines().skip(1).map_while(|line| line.strip_prefix("//! | "));
     let cells = rows.filter_map(|row| row.split_once(" | "));
     let second = |rest: &str| rest.split(" |").next().unwrap_or_default().to_owned();
