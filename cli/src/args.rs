@@ -325,11 +325,12 @@ fn summary(error: &clap::Error, words: &[String]) -> String {
         }
     }
     let paragraphs: Vec<String> = text.split("\n\n").map(in_one_line).collect();
-    if let Some(advice) = flock_advice(error) {
-        return format!("{}; {advice}", paragraphs.first().map_or("wrong usage", String::as_str));
-    }
     let usage = paragraphs.iter().find_map(|paragraph| paragraph.strip_prefix("Usage: "));
-    let advice = usage.map_or_else(|| help_command(words), |usage| format!("usage: {usage}"));
+    let advice = match (flock_advice(error), usage) {
+        (Some(advice), _) => advice.to_owned(),
+        (None, Some(usage)) => format!("usage: {usage}"),
+        (None, None) => help_command(words),
+    };
     format!("{}; {advice}", paragraphs.first().map_or("wrong usage", String::as_str))
 }
 

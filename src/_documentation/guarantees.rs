@@ -1,4 +1,4 @@
-//! What a lock guarantees, under which conditions, and what it cannot guarantee.
+//! The guarantees of locks, their conditions, and their limits.
 //!
 //! While [`Guard::is_held`](crate::Guard::is_held) returns true, no conflicting hold on the lock is
 //! valid. (Two holds of readers do not conflict, nor do two holds of one [named

@@ -699,8 +699,8 @@ impl LockQuestion<'_> {
     fn rely_on_polls(&self) {
         let LockContext { engine, local } = self.context();
         let relies = matches!(self.call.rules.pace(), Pace::WatchdogPolls | Pace::Granted);
-        if self.acquirer.caller.request.waits && relies && local.starts_polls() {
-            engine.watchdog.plan_poll(Arc::clone(local));
+        if self.acquirer.caller.request.waits && relies {
+            engine.watchdog.poll_for(local);
         }
     }
 

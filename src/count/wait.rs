@@ -181,9 +181,7 @@ impl<C: AwaitedCount> Question for CountWait<'_, C> {
             self.count.listen(self.call, &self.parker, &mut self.schedule);
             // The polls of the watchdog go on while callers listen.
             local.refused(answer.sent, clock::now());
-            if local.starts_polls() {
-                engine.watchdog.plan_poll(Arc::clone(local));
-            }
+            engine.watchdog.poll_for(local);
         }
         Ok(None)
     }

@@ -50,7 +50,7 @@ pub(super) struct UnansweredRelease {
 
 /// A hand-off: the settings of the former holder and of the present one, and who has to be woken.
 ///
-/// They are woken without the mutex: the head needs it at once, the present holder for its release.
+/// Both are woken without the mutex: the head needs it at once, the present holder for its release.
 #[derive(Debug)]
 pub(super) struct HandOff {
     pub(super) from: HoldSettings,

@@ -14,7 +14,7 @@ use crate::error::Result;
 /// given back together.
 ///
 /// While [`is_held`](Permit::is_held) returns true, the server counts the permits as in use, under
-/// the conditions of the [crate documentation](crate::_documentation::guarantees).
+/// the conditions of the [page on guarantees](crate::_documentation::guarantees).
 ///
 /// # Drop
 /// The drop queues the release and does not wait for the server. The outcome goes to

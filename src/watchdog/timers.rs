@@ -131,8 +131,15 @@ impl Watchdog {
         }
     }
 
+    /// Polls a lock for a caller from now on, until no caller waits for the lock. Does not block.
+    pub(crate) fn poll_for(&self, local: &Arc<Local>) {
+        if local.starts_polls() {
+            self.plan_poll(Arc::clone(local));
+        }
+    }
+
     /// Plans the next poll of a lock. Each poll plans another one while callers wait for the lock.
-    pub(crate) fn plan_poll(&self, local: Arc<Local>) {
+    pub(super) fn plan_poll(&self, local: Arc<Local>) {
         let interval = self.settings.poll_interval;
         let grain = interval / POLL_GRAIN_DIVISOR;
         let at = (clock::now() + (interval - 2 * grain)).rounded_up(grain);

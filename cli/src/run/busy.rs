@@ -1,4 +1,4 @@
-//! Who holds a lock that `run` has not acquired, as a line on stderr.
+//! The holder of a lock that `run` has not acquired, as a line on stderr.
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -24,20 +24,22 @@ impl WaitNote {
     ///
     /// A system without room for one more thread gets no line.
     pub(super) fn start(client: &Client, args: &RunArgs) -> Option<WaitNote> {
-        let waits = !args.nonblock && (args.verbose || io::stderr().is_terminal());
+        if args.nonblock || !(args.verbose || io::stderr().is_terminal()) {
+            return None;
+        }
         let (_ends, end) = mpsc::channel();
         let (client, name, permits) = (client.clone(), args.name.clone(), args.permits.is_some());
         let tell = move || {
-            let is_over = |end: RecvTimeoutError| end == RecvTimeoutError::Disconnected;
-            if end.recv_timeout(LONG_WAIT).is_err_and(is_over) {
+            let goes_on = |span| end.recv_timeout(span) == Err(RecvTimeoutError::Timeout);
+            if !goes_on(LONG_WAIT) {
                 return;
             }
-            let line = format!("waits: {}", holders(&client, &name, permits));
-            if !end.recv_timeout(Duration::ZERO).is_err_and(is_over) {
-                print_note(&format!("leasehold: {line}"));
+            let holders = holders(&client, &name, permits);
+            if goes_on(Duration::ZERO) {
+                print_note(&format!("leasehold: waits: {holders}"));
             }
         };
-        waits.then(|| thread::Builder::new().name("wait-note".into()).spawn(tell).ok())??;
+        thread::Builder::new().name("wait-note".into()).spawn(tell).ok()?;
         Some(WaitNote { _ends })
     }
 }

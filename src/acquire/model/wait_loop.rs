@@ -242,6 +242,12 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         Ok(hold)
     }
 
+    fn rely_on_polls(&self) {
+        if self.options.waits {
+            self.environment.local().starts_polls();
+        }
+    }
+
     fn refused(&mut self) {
         self.schedule.refused(self.environment.now(), None);
         if self.options.waits && self.registration.is_none() {
@@ -281,9 +287,7 @@ impl<E: Environment> Question for WaitingCall<'_, E> {
             self.schedule.found_free(held_here);
             true
         } else if held_here {
-            if self.options.waits {
-                self.environment.local().starts_polls();
-            }
+            self.rely_on_polls();
             self.schedule.is_due_while_held_here(now);
             polls
         } else {
@@ -309,11 +313,8 @@ impl<E: Environment> Question for WaitingCall<'_, E> {
                 Err(no_reply())
             }
             AttemptOutcome::Refused => {
-                let local = self.environment.local();
-                local.refused(sent, self.environment.now());
-                if self.options.waits {
-                    local.starts_polls();
-                }
+                self.environment.local().refused(sent, self.environment.now());
+                self.rely_on_polls();
                 self.refused();
                 Ok(None)
             }

@@ -45,8 +45,10 @@ use in_flight::InFlight;
 mod in_flight;
 mod replies;
 
-/// The number of requests, and of written bytes, for which an idle connection keeps memory.
+/// The number of requests for which an idle connection keeps memory.
 pub(super) const KEPT_REQUESTS: usize = 64;
+
+/// The number of written bytes for which it keeps memory.
 const KEPT_BYTES: usize = 16 * 1024;
 
 /// The number of unread replies at which nothing more is written ahead. Requests that stay in the

@@ -255,6 +255,7 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
             (asked, undone(*at))
         }
         Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => {
+            // Without a disturbance the attempt has left nothing.
             disturbed(*at)?;
             (asked, undone(*at))
         }

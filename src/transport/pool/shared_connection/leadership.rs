@@ -67,8 +67,7 @@ impl<'a> PipelineLead<'a> {
                 return self.connect_on_thread();
             }
             if connection.take_batch(pipeline) == 0 && pipeline.is_idle() {
-                pipeline.shrink();
-                return;
+                return connection.shrink(pipeline);
             }
             self.in_exchange = true;
             let stayed = exchange(connection, pipeline, own);
@@ -218,6 +217,12 @@ impl SharedConnection {
         state.taken
     }
 
+    /// Gives back the memory of a burst of requests.
+    fn shrink(&self, pipeline: &mut Pipeline) {
+        pipeline.shrink();
+        self.state.lock().queue.shrink_to(KEPT_REQUESTS);
+    }
+
     fn has_waiters(&self) -> bool {
         self.state.lock().waiters().next().is_some()
     }
@@ -244,7 +249,6 @@ impl QueueState {
         }
         if self.queue.is_empty() {
             self.groups.note_empty_queue();
-            self.queue.shrink_to(KEPT_REQUESTS);
         }
         count
     }
