@@ -187,9 +187,10 @@ impl Election {
     ///
     /// The call waits for the announcement for one
     /// [response time-out](crate::Builder::response_timeout) at most. Without a reply it returns
-    /// the term anyway, and the watchdog repeats the announcement. If the server denies the term,
-    /// because [`force_unlock`](crate::Lock::force_unlock) has ended it meanwhile, the term is lost
-    /// at once, and the call campaigns again, as a new candidate.
+    /// the term anyway, and the watchdog repeats the announcement. The term is lost if the server
+    /// denies it, because [`force_unlock`](crate::Lock::force_unlock) has ended it meanwhile, or if
+    /// its lease ends without a reply. The call then campaigns again, as a new candidate, also
+    /// during an outage.
     ///
     /// # Errors
     /// - The errors of [`Lock::lock`](crate::Lock::lock) and the
@@ -251,28 +252,32 @@ impl Election {
 
     /// Takes the lock and announces the term; returns `None` if the patience ended.
     ///
-    /// Campaigns again after a term that ended before its announcement, with pauses that grow.
+    /// Campaigns again after a term that ended before its announcement, with pauses that grow. From
+    /// then on the caller waits already, so an outage does not end its wait.
     fn stand(&self, patience: Patience) -> Result<Option<Leadership>> {
-        let mut lost_terms = 0;
+        let mut failures = 0;
         loop {
-            let Some(won) = self.shared.acquire_owned(&Elected, None, patience)? else {
-                return Ok(None);
-            };
-            match self.announce(won, patience) {
-                Err(error) if error.is_lost() && !patience.is_over(clock::now()) => {
-                    self.pause_after_loss(lost_terms, patience)?;
-                    lost_terms += 1;
+            let won = self.shared.acquire_owned(&Elected, None, patience);
+            let outcome =
+                won.and_then(|won| won.map(|won| self.announce(won, patience)).transpose());
+            match outcome {
+                Err(error)
+                    if (error.is_lost() || failures > 0 && error.is_outage())
+                        && !patience.is_over(clock::now()) =>
+                {
+                    self.pause_after(failures, patience)?;
+                    failures += 1;
                 }
-                outcome => return outcome.map(Some),
+                outcome => return outcome,
             }
         }
     }
 
     /// Pauses, so that a server that denies each term is not asked without end.
-    fn pause_after_loss(&self, lost_terms: u32, patience: Patience) -> Result<()> {
+    fn pause_after(&self, failures: u32, patience: Patience) -> Result<()> {
         let LockContext { engine, .. } = &**self.shared.context()?;
         let limit = Limit::at(patience.end()).or_closed(&engine.closing);
-        let span = doubled(FIRST_PAUSE, lost_terms, LONGEST_PAUSE);
+        let span = doubled(FIRST_PAUSE, failures, LONGEST_PAUSE);
         limit.or_cancelled(self.shared.cancel()).pause(jittered(span, clock::now().nanos()));
         Ok(())
     }
