@@ -1,6 +1,7 @@
 //! The server: from the command line, else from the environment.
 
-use std::env;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use clap::Args;
 use leasehold::{AuditPolicy, Builder, Client};
@@ -26,6 +27,18 @@ pub(crate) struct Server {
     /// The URLs are sentinels of the master M
     #[arg(long, global = true, value_name = "M", display_order = 902)]
     sentinel: Option<String>,
+    /// The only certificate authorities of TLS, as PEM
+    #[arg(long, global = true, value_name = "FILE", display_order = 903)]
+    cacert: Option<PathBuf>,
+    /// Certificate for servers that ask for one, as PEM
+    #[arg(long, global = true, value_name = "FILE", requires = "key", display_order = 904)]
+    cert: Option<PathBuf>,
+    /// Key of that certificate, as PEM
+    #[arg(long, global = true, value_name = "FILE", requires = "cert", display_order = 905)]
+    key: Option<PathBuf>,
+    /// Name in the servers' certificates, else the host
+    #[arg(long, global = true, value_name = "NAME", display_order = 906)]
+    sni: Option<String>,
 }
 
 impl Server {
@@ -33,6 +46,7 @@ impl Server {
     pub(crate) fn builder(&self) -> Result<Builder> {
         let urls = self.urls()?;
         let builder = Client::builder().label("leasehold").audit_policy(AuditPolicy::Ignore);
+        let builder = self.secured(builder, &urls)?;
         let builder = match login()? {
             Some((user, password)) => builder.login(user, password),
             None => builder,
@@ -45,6 +59,25 @@ impl Server {
                 return Err(Failure::usage("several URLs need --cluster or --sentinel M"));
             }
         })
+    }
+
+    /// Adds the settings of TLS. Without a URL for TLS they would protect nothing.
+    fn secured(&self, mut builder: Builder, urls: &[String]) -> Result<Builder> {
+        let Server { cacert, cert, key, sni, .. } = self;
+        let is_set = cacert.is_some() || cert.is_some() || sni.is_some();
+        if is_set && !urls.iter().any(|url| wants_tls(url)) {
+            return Err(Failure::usage("--cacert, --cert and --sni need a URL with rediss://"));
+        }
+        if let Some(path) = cacert {
+            builder = builder.tls_authority(file(path)?);
+        }
+        if let (Some(cert), Some(key)) = (cert, key) {
+            builder = builder.tls_identity(file(cert)?, file(key)?);
+        }
+        if let Some(name) = sni {
+            builder = builder.tls_host_name(name);
+        }
+        Ok(builder)
     }
 
     /// Connects a client that only looks, and leaves no record.
@@ -108,6 +141,16 @@ fn split(urls: &str) -> Vec<String> {
         }
     }
     parts
+}
+
+fn file(path: &Path) -> Result<Vec<u8>> {
+    let wrong = |error| Failure::usage(format!("cannot read {}: {error}", path.display()));
+    fs::read(path).map_err(wrong)
+}
+
+fn wants_tls(url: &str) -> bool {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme.trim());
+    ["rediss", "valkeys"].iter().any(|of_tls| scheme.eq_ignore_ascii_case(of_tls))
 }
 
 /// Returns the host and the port of a URL, or the path of its socket.

@@ -25,6 +25,9 @@ const WITHOUT_SERVER: [&str; 2] = ["completions", "man"];
 /// The verbs that print no JSON.
 const WITHOUT_JSON: [&str; 5] = ["run", "top", "timeline", "completions", "man"];
 
+/// The options of TLS.
+const TLS: [&str; 4] = ["cacert", "cert", "key", "sni"];
+
 /// The form of a duration D, below the help of the verbs with such options.
 const DURATIONS: &str = "A duration D is 500ms, 4s, 10m, 2h, or a number of seconds.";
 
@@ -75,10 +78,10 @@ pub(crate) struct CommandLine {
     #[command(flatten)]
     server: Server,
     /// Print JSON, for programs
-    #[arg(long, global = true, display_order = 903)]
+    #[arg(long, global = true, display_order = 907)]
     json: bool,
     /// Print help
-    #[arg(short, long, global = true, action = ArgAction::HelpShort, display_order = 904)]
+    #[arg(short, long, global = true, action = ArgAction::HelpShort, display_order = 908)]
     help: Option<bool>,
     #[command(subcommand)]
     verb: Verb,
@@ -271,18 +274,29 @@ fn with_durations(codes: &str) -> String {
     format!("{codes}\n{DURATIONS}")
 }
 
-/// Returns the definition of the command line. Verbs hide the global options that they do not use.
+/// Returns the definition of the command line.
+///
+/// A verb hides the global options that it does not use. The overview of all verbs hides those of
+/// TLS, so that it fits a small screen.
 pub(crate) fn definition() -> Command {
     let command = CommandLine::command();
     let options: Vec<Arg> = command.get_arguments().cloned().collect();
-    command.mut_subcommands(|verb| {
-        let hidden = options.iter().filter(|option| match option.get_id().as_str() {
+    let command = command.mut_subcommands(|verb| {
+        let is_hidden = |option: &str| match option {
             "json" => WITHOUT_JSON.contains(&verb.get_name()),
-            "url" | "cluster" | "sentinel" => WITHOUT_SERVER.contains(&verb.get_name()),
-            _ => false,
+            "help" => false,
+            _ => WITHOUT_SERVER.contains(&verb.get_name()),
+        };
+        let options = options.iter().map(|option| {
+            let hidden = is_hidden(option.get_id().as_str());
+            option.clone().hide(hidden)
         });
-        let hidden: Vec<Arg> = hidden.map(|option| option.clone().hide(true)).collect();
-        verb.args(hidden)
+        let options: Vec<Arg> = options.collect();
+        verb.args(options)
+    });
+    command.mut_args(|option| {
+        let hidden = TLS.contains(&option.get_id().as_str());
+        option.hide(hidden)
     })
 }
 

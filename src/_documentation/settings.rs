@@ -1,7 +1,9 @@
 //! The settings of a client, with their defaults.
 //!
-//! `Client::open` uses the defaults. `Client::builder` sets the servers, the login, TLS, the event
-//! listener, a label and these:
+//! `Client::open` uses the defaults. `Client::builder` sets the servers, the way to reach them, the
+//! event listener, a label and the settings of the table. The way to the servers: `login`, or
+//! `login_provider` for passwords that change; `tls_authority`, `tls_identity` and `tls_host_name`,
+//! and what differs for sentinels; `address_map` for servers behind a NAT.
 //!
 //! | setting | default | |
 //! | --- | --- | --- |

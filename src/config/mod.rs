@@ -1,8 +1,9 @@
 //! The settings of a client, with their defaults and bounds.
 //!
-//! [`Builder`] has one field per setting and checks them in [`Builder::check`]. `servers` reads the
-//! URLs, `back_off` computes the pauses of spin locks. The defaults in the documentation of the
-//! setters and on the page of settings are tested (`tests/api/readme.rs`).
+//! [`Builder`] has one field per setting and checks them in [`Builder::check`]. `servers` has the
+//! setters that say how servers are reached, and reads the URLs. `back_off` computes the pauses of
+//! spin locks. The defaults in the documentation of the setters and on the page of settings are
+//! tested (`tests/api/readme.rs`).
 
 mod back_off;
 mod servers;
@@ -16,8 +17,7 @@ use std::time::Duration;
 use crate::audit::AuditPolicy;
 use crate::error::{Error, Result};
 use crate::events::Events;
-use crate::transport::connection::{Certificates, Login};
-use servers::ServerUrls;
+use servers::ServerSettings;
 
 pub use back_off::BackOff;
 pub(crate) use servers::Servers;
@@ -56,9 +56,7 @@ const MAX_POOL_SIZE: usize = 1024;
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct Builder {
-    servers: Option<ServerUrls>,
-    login: Option<Login>,
-    certificates: Certificates,
+    servers: ServerSettings,
     pub(crate) watchdog_timeout: Duration,
     pub(crate) poll_interval: Duration,
     pub(crate) pool_size: usize,
@@ -87,9 +85,7 @@ impl RefUnwindSafe for Builder {}
 impl Default for Builder {
     fn default() -> Builder {
         Builder {
-            servers: None,
-            login: None,
-            certificates: Certificates::default(),
+            servers: ServerSettings::default(),
             watchdog_timeout: Duration::from_secs(30),
             poll_interval: Duration::from_secs(1),
             pool_size: 8,
@@ -114,74 +110,6 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Sets one server, by its URL. No default.
-    ///
-    /// The URL has one of these forms:
-    /// - `redis://[user][:password]@host[:port][/database]`, or `?db=database` for the database
-    /// - `rediss://...`: the same with TLS, needs the feature `tls`
-    /// - `redis+unix:///path/to/socket[?db=database&user=user&pass=password]`
-    ///
-    /// User and password are percent-encoded, `%` itself as `%25`. A URL with any other part, such
-    /// as another parameter or a fragment, is an error of the build, since clients that use
-    /// different databases do not exclude each other. The host is a name in ASCII, or an address
-    /// without a zone. The server must be Redis 6.2 or newer, or Valkey.
-    pub fn single(mut self, url: impl Into<String>) -> Builder {
-        self.servers = Some(ServerUrls::Single(url.into()));
-        self
-    }
-
-    /// Sets a master by its name, and the URLs of its sentinels. No default.
-    ///
-    /// The URLs have the forms of [`single`](Builder::single). Their user and password are those of
-    /// the sentinels; [`login`](Builder::login) sets those of the master. The database of the first
-    /// URL is the master's, and no other URL may name a different one. `rediss://` in the first URL
-    /// also means TLS to the master.
-    ///
-    /// For each new connection the client asks the sentinels one after the other, until a sentinel
-    /// names a server that confirms its role as master. The client waits for a silent sentinel for
-    /// an eighth of the connect and the response time-out. If no sentinel that answers knows a
-    /// master, the client asks the silent ones again, with the whole time-outs. One more thread
-    /// (`leasehold-failover`) asks one sentinel per second about fail-overs, over connections that
-    /// stay open.
-    ///
-    /// After a fail-over the client leaves the old master, renews every lease on the new master or
-    /// reports its loss, and its waiting calls ask the new master. If the old master falls silent
-    /// without closing its connections, the [listener](crate#terms) notices after 3 s; until then
-    /// the watchdog polls for waiting calls.
-    ///
-    /// ```
-    /// let sentinels = ["redis://10.0.0.1:26379/", "redis://10.0.0.2:26379/"];
-    /// let builder = leasehold::Client::builder().sentinel("mymaster", sentinels);
-    /// # let _ = builder;
-    /// ```
-    pub fn sentinel(
-        mut self,
-        master: impl Into<String>,
-        urls: impl IntoIterator<Item = impl Into<String>>,
-    ) -> Builder {
-        let urls = urls.into_iter().map(Into::into).collect();
-        self.servers = Some(ServerUrls::Sentinel { master: master.into(), urls });
-        self
-    }
-
-    /// Sets a Redis Cluster, by the URLs of some of its nodes. No default.
-    ///
-    /// The URLs have the forms of [`single`](Builder::single). One node that answers is enough. The
-    /// client discovers the other nodes, and connects to them with the login and the TLS of the
-    /// node that named them. The client makes up to [`pool_size`](Builder::pool_size) connections
-    /// to each node that serves locks.
-    ///
-    /// All keys of a lock are in one slot. One more thread (`leasehold-failover`) reads the map of
-    /// the slots every 5 s, and earlier if a node redirects a command or cannot be reached. After a
-    /// change of the map the client renews every lease or reports its loss, and its waiting calls
-    /// ask again. A command that the cluster cannot serve yet (`TRYAGAIN`, `CLUSTERDOWN`) is
-    /// repeated for one response time-out.
-    pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Builder {
-        let urls = urls.into_iter().map(Into::into).collect();
-        self.servers = Some(ServerUrls::Cluster { urls });
-        self
-    }
-
     /// Sets how a cluster publishes release messages.
     ///
     /// Default: Auto, as in Redisson. All programs that share locks must use the same way. With
@@ -191,36 +119,6 @@ impl Builder {
     /// of other processes.
     pub fn sharding(mut self, sharding: Sharding) -> Builder {
         self.sharding = sharding;
-        self
-    }
-
-    /// Sets the user and the password for the servers.
-    ///
-    /// Default: those in the URL; with Sentinel, none. If a server has only a password
-    /// (`requirepass`), the user is `default`.
-    pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Builder {
-        self.login = Some(Login { user: Some(user.into()), password: Some(password.into()) });
-        self
-    }
-
-    /// Sets the only certificate authorities that `rediss://` URLs trust, as PEM.
-    ///
-    /// Default: those of the system. Applies to all servers and sentinels. Needs the feature `tls`.
-    pub fn tls_authority(mut self, pem: impl Into<Vec<u8>>) -> Builder {
-        self.certificates.authority = Some(pem.into());
-        self
-    }
-
-    /// Sets the client certificate and its key, both as PEM.
-    ///
-    /// Default: none. Presented to every server and sentinel that asks for one. Needs the feature
-    /// `tls`.
-    pub fn tls_identity(
-        mut self,
-        certificate: impl Into<Vec<u8>>,
-        key: impl Into<Vec<u8>>,
-    ) -> Builder {
-        self.certificates.identity = Some((certificate.into(), key.into()));
         self
     }
 
@@ -484,9 +382,7 @@ impl Builder {
         if let Some(label) = &self.label {
             check_text("the label", label)?;
         }
-        let servers = self.servers.as_ref();
-        let servers = servers.ok_or_else(|| Error::configuration("no server URL was given"))?;
-        servers.read(self.login.as_ref())?.secured(&self.certificates)
+        self.servers.read()
     }
 
     fn check_durations(&self) -> Result<()> {

@@ -344,6 +344,12 @@ impl Error {
         self
     }
 
+    /// Returns the error of a failure that ends by itself, although its kind does not say so.
+    pub(crate) fn made_transient(mut self) -> Error {
+        Arc::make_mut(&mut self.0).retryability = Retryability::Transient;
+        self
+    }
+
     /// Returns the error for an error reply, with advice.
     pub(crate) fn refused(refusal: &Refusal) -> Error {
         Error::refused_with(refusal, refusal.advice().1)

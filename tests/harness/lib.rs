@@ -10,6 +10,7 @@
 //! | `members.rs` | the process at the other end of a connection |
 //! | `resp.rs` | the parser of requests |
 //! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, its configuration, questions to it |
+//! | `certificates.rs` | certificates of servers and clients |
 //! | `ports.rs` | free ports for servers, each used once |
 //! | `gate.rs` | the proxies in front of a server |
 //! | `clock.rs`, `clock.c`, `boot_clock.c` | clocks of servers and clients that a test moves |
@@ -34,6 +35,7 @@
 //! | `faults.rs` | clients, event logs, waiters and assertions for tests of faults |
 
 pub mod bare;
+pub mod certificates;
 mod clock;
 pub mod cluster;
 pub mod config;

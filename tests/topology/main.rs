@@ -13,6 +13,7 @@ mod election;
 mod holders;
 mod inspection;
 mod queued;
+mod reach;
 mod replicas;
 mod semaphores;
 mod sentinel;

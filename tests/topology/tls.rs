@@ -10,67 +10,15 @@ use std::time::Duration;
 use std::{slice, thread};
 
 use crate::await_subscriber;
+use crate::harness::certificates::Authority;
 use crate::harness::faults::channel_of;
 use crate::harness::ports::free_port;
-use crate::harness::{Cluster, Config, Server, eventually, exists, in_time, pttl};
+use crate::harness::{Cluster, Server, eventually, exists, in_time, pttl};
 use leasehold::{Builder, Client, Sharding};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 const URL: &str = "LEASEHOLD_TLS_URL";
 const PLAIN_URL: &str = "LEASEHOLD_PLAIN_URL";
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// An authority that signs certificates.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    fn new() -> Authority {
-        Authority::named("an authority")
-    }
-
-    fn named(name: &str) -> Authority {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, name);
-        let pem = params.self_signed(&key).expect("an authority").pem();
-        Authority { issuer: Issuer::new(params, key), pem }
-    }
-
-    /// Returns a certificate for localhost, and its key.
-    fn sign(&self) -> (String, String) {
-        self.sign_for(&["localhost", "127.0.0.1"], 4000)
-    }
-
-    /// Returns a certificate for these names that is valid until the begin of a year, and its key.
-    fn sign_for(&self, names: &[&str], until: i32) -> (String, String) {
-        let key = KeyPair::generate().expect("a key");
-        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).expect("names");
-        params.not_after = rcgen::date_time_ymd(until, 1, 1);
-        params.distinguished_name.push(DnType::CommonName, "signed by the authority");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
-        (certificate, key.serialize_pem())
-    }
-
-    /// Adds a certificate of this authority to the configuration of a server or a sentinel.
-    fn configure(&self, config: Config) -> Config {
-        self.configure_with(config, self.sign())
-    }
-
-    fn configure_with(&self, config: Config, (certificate, key): (String, String)) -> Config {
-        config
-            .file("authority.pem", &self.pem)
-            .file("server.pem", certificate)
-            .file("server.key", key)
-            .line("tls-ca-cert-file authority.pem")
-            .line("tls-cert-file server.pem")
-            .line("tls-key-file server.key")
-    }
-}
 
 /// A server with TLS on a second port, and the authority of its certificate.
 struct Encrypted {
@@ -264,6 +212,68 @@ fn sentinels_and_their_master_are_reached_over_tls() {
         let builder = Client::builder().sentinel("main", [sentinel.url()]);
         builder.tls_authority(&*signer.pem).tls_identity(&*certificate, &*key)
     });
+}
+
+#[test]
+fn sentinels_and_their_master_may_differ_in_tls() {
+    let [of_master, of_sentinels] = [Authority::named("the master's"), Authority::named("theirs")];
+    let encrypted = |signer: &Authority, config| {
+        signer.configure(config).encrypted().line("tls-auth-clients yes")
+    };
+    let watch = |master: &Server| format!("sentinel monitor main 127.0.0.1 {} 1", master.port());
+    let plain_sentinel = |master: &Server| {
+        let watch = watch(master);
+        Server::with(|config| of_master.configure(config.sentinel()).line(watch))
+    };
+    let encrypted_sentinel = |master: &Server| {
+        let watch = watch(master);
+        Server::with(|config| {
+            encrypted(&of_sentinels, config.sentinel()).line("tls-replication no").line(watch)
+        })
+    };
+    let open = |sentinel: &Server| {
+        let (certificate, key) = of_master.sign();
+        let builder = Client::builder().sentinel("main", [sentinel.url()]);
+        builder.tls_authority(&*of_master.pem).tls_identity(certificate, key)
+    };
+    let with_sentinels = |builder: Builder| {
+        let (certificate, key) = of_sentinels.sign();
+        let builder = builder.sentinel_tls_authority(&*of_sentinels.pem);
+        builder.sentinel_tls_identity(certificate, key)
+    };
+    let plain_master = Server::start();
+    let encrypted_master = Server::with(|config| encrypted(&of_master, config));
+
+    let sentinel = plain_sentinel(&encrypted_master);
+    pass(&encrypted_master, || open(&sentinel).master_tls(true));
+    let sentinel = encrypted_sentinel(&plain_master);
+    pass(&plain_master, || with_sentinels(open(&sentinel)).master_tls(false));
+    let sentinel = encrypted_sentinel(&encrypted_master);
+    pass(&encrypted_master, || with_sentinels(open(&sentinel)));
+    let error = open(&sentinel).build().expect_err("another authority signed for the sentinel");
+    assert!(error.is_connection(), "{error:?}");
+}
+
+#[test]
+fn certificates_may_have_a_name_that_no_address_has() {
+    let signer = Authority::new();
+    let cluster = Cluster::with(3, 0, |config| {
+        let config = signer.configure_with(config, signer.sign_for(&["*.redis.example"], 4000));
+        config.encrypted().line("tls-auth-clients no")
+    });
+    let open = || {
+        let builder = Client::builder().cluster([cluster.nodes()[0].url()]);
+        builder.tls_authority(&*signer.pem)
+    };
+    let error = open().build().expect_err("the certificate is for another name");
+    assert!(error.with_causes().to_string().contains("not valid for name"), "{error:?}");
+    let client = open().tls_host_name("cache-1.redis.example").build().expect("the right name");
+    for node in cluster.nodes() {
+        let name = cluster.key_on(node, "lock");
+        client.lock(name).lock().expect("free").unlock().expect("held");
+    }
+    let wrong = open().tls_host_name("no name").build().expect_err("a name has no space");
+    assert!(wrong.is_configuration(), "{wrong:?}");
 }
 
 /// A cluster that serves TLS only, and only clients with a certificate.

@@ -1,6 +1,9 @@
 //! Servers: clusters, sentinels, sockets, several URLs.
 
+use std::fs;
+
 use crate::command::leasehold;
+use crate::harness::certificates::Authority;
 use crate::harness::replicated::MASTER;
 use crate::harness::{Cluster, Replicated, Server, exists};
 use crate::program::Running;
@@ -59,6 +62,41 @@ fn the_login_of_the_variable_takes_the_place_of_that_in_the_url() {
     };
     assert_eq!(code_of("wrong", ":secret"), 0);
     assert_eq!(code_of("secret", ":wrong"), 77);
+}
+
+#[test]
+fn certificates_of_tls_are_files() {
+    let signer = Authority::new();
+    let server = Server::with(|config| {
+        let config = signer.configure_with(config, signer.sign_for(&["*.redis.example"], 4000));
+        config.encrypted().line("tls-auth-clients yes")
+    });
+    let (certificate, key) = signer.sign();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, content).expect("the file is written");
+        path.to_str().expect("a path in UTF-8").to_owned()
+    };
+    let [authority, certificate, key] =
+        [file("ca.pem", &signer.pem), file("cert.pem", &certificate), file("key.pem", &key)];
+    let url = server.url();
+    let identity = ["--url", &url, "--cert", &certificate, "--key", &key];
+    let name = ["--sni", "cache.redis.example"];
+    let code = |parts: &[&[&str]]| code_with(&parts.concat());
+    assert_eq!(code(&[&identity, &name, &["--cacert", &authority]]), 0);
+    assert_eq!(code(&[&identity, &["--cacert", &authority]]), 69, "the name is another");
+    assert_eq!(code(&[&identity, &name]), 69, "the system has no such authority");
+    assert_eq!(code(&[&["--url", &url], &name, &["--cacert", &authority]]), 69, "no certificate");
+    assert_eq!(code(&[&identity, &["--cacert", "/absent"]]), 64);
+    assert_eq!(code(&[&identity, &["--cacert", &key]]), 64, "a key is no authority");
+    assert_eq!(code(&[&["--url", &url, "--cert", &certificate]]), 64, "there is no key");
+    assert_eq!(code(&[&["--url", "redis://localhost/"], &name]), 64, "there is no TLS");
+
+    let mut command = leasehold();
+    command.env("SSL_CERT_FILE", &authority).args(identity).args(name);
+    command.args(["run", "y", "--", "true"]);
+    assert_eq!(Running::start(command).finish().code(), 0);
 }
 
 #[test]

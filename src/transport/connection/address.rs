@@ -1,4 +1,7 @@
 //! Server addresses: endpoint, login, database and TLS settings.
+//!
+//! The program may give two functions: a login provider, which each new connection calls, and an
+//! address map, through which each address goes that a sentinel or a node of a cluster names.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,8 +9,9 @@ use std::sync::Arc;
 
 use super::tls::{self, Session, Trust};
 use super::url::ServerUrl;
-use crate::error::Result;
+use crate::error::{Error, Refusal, Result};
 use crate::transport::call::{Call, Digits};
+use crate::util::threads::{catch_panic_of_callback, catch_quietly};
 
 /// The address of a server, with the settings for connecting to it.
 #[derive(Clone)]
@@ -20,10 +24,10 @@ pub(crate) struct Address {
     /// The endpoint in text, for messages and comparisons.
     shown: Arc<str>,
     login: Login,
-    /// Whether the login was set by `Builder::login`, or left out for servers behind sentinels.
-    has_own_login: bool,
     /// The database, if the URL names one; otherwise the first.
     database: Option<u32>,
+    /// `None` for the addresses as they are named.
+    map: Option<AddressMap>,
 }
 
 /// The endpoint at which a server listens.
@@ -35,9 +39,70 @@ pub(super) enum Endpoint {
 
 /// The name and the password of a Redis user.
 #[derive(Clone, Default)]
-pub(crate) struct Login {
+pub(crate) struct Credentials {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
+}
+
+/// The origin of the credentials of a connection.
+#[derive(Clone)]
+pub(crate) enum Login {
+    /// The URL.
+    Url(Credentials),
+    /// `Builder::login`. Without it, nobody logs in to servers behind sentinels.
+    Builder(Credentials),
+    /// `Builder::login_provider`.
+    Provider(LoginProvider),
+}
+
+/// The cause that a login provider gives for its failure.
+type ProviderError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A function of the program that returns the user and the password of a new connection.
+#[derive(Clone)]
+pub(crate) struct LoginProvider(Arc<ProvideLogin>);
+
+type ProvideLogin = dyn Fn() -> std::result::Result<(String, String), ProviderError> + Send + Sync;
+
+/// A function of the program that returns the host and the port behind a named host and port.
+#[derive(Clone)]
+pub(crate) struct AddressMap(Arc<MapAddress>);
+
+type MapAddress = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
+
+impl LoginProvider {
+    pub(crate) fn new<E: Into<ProviderError>>(
+        provider: impl Fn() -> std::result::Result<(String, String), E> + Send + Sync + 'static,
+    ) -> LoginProvider {
+        LoginProvider(Arc::new(move || provider().map_err(Into::into)))
+    }
+
+    /// Calls the function. A panic is an error too.
+    fn credentials(&self) -> Result<Credentials> {
+        match catch_quietly(|| (self.0)()) {
+            None => Err(Error::connection("the login provider panicked")),
+            Some(Err(cause)) => {
+                Err(Error::connection("the login provider failed").with_source(cause))
+            }
+            Some(Ok((user, password))) => {
+                Ok(Credentials { user: Some(user), password: Some(password) })
+            }
+        }
+    }
+}
+
+impl AddressMap {
+    pub(crate) fn new(
+        map: impl Fn(&str, u16) -> (String, u16) + Send + Sync + 'static,
+    ) -> AddressMap {
+        AddressMap(Arc::new(map))
+    }
+
+    /// Calls the function. After a panic the address is taken as it was named.
+    fn apply(&self, host: &str, port: u16) -> (String, u16) {
+        let mapped = catch_panic_of_callback("mapping an address", || (self.0)(host, port));
+        mapped.unwrap_or_else(|| (host.to_owned(), port))
+    }
 }
 
 impl Address {
@@ -48,7 +113,13 @@ impl Address {
             Endpoint::Host(host, port) => format!("{host}:{port}").into(),
             Endpoint::Path(path) => path.display().to_string().into(),
         };
-        Ok(Address { endpoint, wants_tls, tls: None, shown, login, has_own_login: false, database })
+        let login = Login::Url(login);
+        Ok(Address { endpoint, wants_tls, tls: None, shown, login, database, map: None })
+    }
+
+    /// Returns the same endpoint with or without TLS, in place of what the URL asks for.
+    pub(crate) fn with_tls(self, wants_tls: bool) -> Address {
+        Address { wants_tls, ..self }
     }
 
     /// Adds the client's TLS settings, if the URL asks for TLS.
@@ -57,10 +128,15 @@ impl Address {
         Ok(Address { tls, ..self })
     }
 
-    /// Returns the address of a TCP endpoint, with the same login, database and TLS settings.
+    /// Returns the address of an endpoint that a sentinel or a node named, after the address map,
+    /// with the same login, database and TLS settings.
     pub(crate) fn at(&self, host: &str, port: u16) -> Address {
-        let endpoint = Endpoint::Host(host.to_owned(), port);
-        Address { endpoint, shown: format!("{host}:{port}").into(), ..self.clone() }
+        let (host, port) = match &self.map {
+            Some(map) => map.apply(host, port),
+            None => (host.to_owned(), port),
+        };
+        let shown = format!("{host}:{port}").into();
+        Address { endpoint: Endpoint::Host(host, port), shown, ..self.clone() }
     }
 
     /// Returns the address of an endpoint that this server named. No host means this server's host.
@@ -88,18 +164,30 @@ impl Address {
 
     /// Returns the same endpoint with another login than that of the URL.
     pub(crate) fn with_login(self, login: Login) -> Address {
-        Address { login, has_own_login: true, ..self }
+        Address { login, ..self }
     }
 
-    /// Returns the advice for a server that refuses the login with this code.
-    pub(super) fn login_advice(&self, code: &str) -> Option<&'static str> {
-        match (code, self.has_own_login) {
-            ("NOAUTH", true) => Some(
+    /// Returns the same endpoint with the client's address map.
+    pub(crate) fn with_map(self, map: Option<AddressMap>) -> Address {
+        Address { map, ..self }
+    }
+
+    /// Returns the error for a server that refuses the login.
+    pub(super) fn login_refused(&self, refusal: &Refusal) -> Error {
+        match (&self.login, refusal.code.as_str()) {
+            (Login::Builder(_), "NOAUTH") => Error::refused_with(
+                refusal,
                 "the server requires a password: Builder::login sets it; that of a URL is for the \
                  sentinel",
             ),
-            ("WRONGPASS", true) => Some("check the user and the password of Builder::login"),
-            _ => None,
+            (Login::Builder(_), "WRONGPASS") => {
+                Error::refused_with(refusal, "check the user and the password of Builder::login")
+            }
+            (Login::Provider(_), "WRONGPASS") => {
+                let advice = "Builder::login_provider is asked again for the next connection";
+                Error::refused_with(refusal, advice).made_transient()
+            }
+            _ => Error::refused(refusal),
         }
     }
 
@@ -127,17 +215,24 @@ impl Address {
 
     /// Returns the first command of a connection: RESP3, login, and the connection's name.
     ///
-    /// The reply in RESP3 contains the connection's client id.
-    pub(super) fn hello(&self, name: &str) -> Call {
+    /// Calls the login provider. The reply in RESP3 contains the connection's client id.
+    pub(super) fn hello(&self, name: &str) -> Result<Call> {
+        let provided;
+        let Credentials { user, password } = match &self.login {
+            Login::Url(credentials) | Login::Builder(credentials) => credentials,
+            Login::Provider(provider) => {
+                provided = provider.credentials()?;
+                &provided
+            }
+        };
         let mut parts: Vec<&[u8]> = vec![b"HELLO", b"3"];
-        let Login { user, password } = &self.login;
         if user.is_some() || password.is_some() {
             let user = user.as_deref().unwrap_or("default");
             let password = password.as_deref().unwrap_or_default();
             parts.extend([b"AUTH", user.as_bytes(), password.as_bytes()]);
         }
         parts.extend([b"SETNAME", name.as_bytes()]);
-        Call::command(&parts)
+        Ok(Call::command(&parts))
     }
 
     /// Returns the command that selects the database, if it is not the first.
@@ -156,6 +251,7 @@ impl fmt::Debug for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn parse(url: &str) -> Result<Address> {
         Address::parse(url)
@@ -163,6 +259,11 @@ mod tests {
 
     fn shown(url: &str) -> String {
         format!("{:?}", parse(url).expect("a good URL"))
+    }
+
+    fn hello(address: &Address) -> String {
+        let bytes = address.hello("n").expect("a login").bytes;
+        String::from_utf8(bytes.to_vec()).expect("ASCII")
     }
 
     #[test]
@@ -173,7 +274,7 @@ mod tests {
             "Address(\"/run/r.sock\")"
         );
         let address = parse("redis://u:s%20x@host/3").expect("a good URL");
-        let hello = String::from_utf8(address.hello("n").bytes.to_vec()).expect("ASCII");
+        let hello = hello(&address);
         assert!(hello.contains("AUTH\r\n$1\r\nu\r\n$3\r\ns x\r\n"), "{hello}");
         assert!(address.select().is_some_and(|call| call.bytes.ends_with(b"3\r\n")));
     }
@@ -199,10 +300,48 @@ mod tests {
         let seed = parse("redis://u:p@host:7000/3").expect("a good URL");
         let other = seed.at("::1", 7001);
         assert_eq!(&**other.shown(), "::1:7001");
-        assert_eq!(*other.hello("n").bytes, *seed.hello("n").bytes);
+        assert_eq!(hello(&other), hello(&seed));
         assert!(other.select().is_some());
-        let sentinel = other.with_login(Login::default()).without_database();
-        assert!(!String::from_utf8_lossy(&sentinel.hello("n").bytes).contains("AUTH"));
+        let nobody = Login::Builder(Credentials::default());
+        let sentinel = other.with_login(nobody).without_database();
+        assert!(!hello(&sentinel).contains("AUTH"));
         assert!(sentinel.select().is_none());
+    }
+
+    #[test]
+    fn a_named_address_goes_through_the_map_once() {
+        let map = AddressMap::new(|host, port| match (host, port) {
+            ("10.0.0.2", 6379) => ("outside".to_owned(), 7002),
+            ("outside", 6379) => panic!("on purpose"),
+            _ => (host.to_owned(), port + 1),
+        });
+        let seed = parse("redis://outside:7001").expect("a good URL").with_map(Some(map));
+        assert_eq!(&**seed.shown(), "outside:7001");
+        let other = seed.beside(Some("10.0.0.2"), 6379);
+        assert_eq!(&**other.shown(), "outside:7002");
+        assert_eq!(&**other.beside(None, 7000).shown(), "outside:7001");
+        assert_eq!(&**other.beside(None, 6379).shown(), "outside:6379", "a panic changes nothing");
+    }
+
+    #[test]
+    fn each_connection_asks_the_login_provider() {
+        let count = AtomicU64::new(0);
+        let provider = LoginProvider::new(move || match count.fetch_add(1, Ordering::Relaxed) {
+            2 => Err("no token"),
+            3 => panic!("on purpose"),
+            count => Ok(("u".to_owned(), format!("p{count}"))),
+        });
+        let address = parse("redis://old:old@h").expect("a good URL");
+        let address = address.with_login(Login::Provider(provider));
+        for password in ["p0", "p1"] {
+            assert!(hello(&address).contains(&format!("u\r\n$2\r\n{password}\r\n")));
+        }
+        let error = |address: &Address| address.hello("n").expect_err("no login");
+        assert_eq!(
+            error(&address).with_causes().to_string(),
+            "the login provider failed: no token"
+        );
+        assert_eq!(error(&address).to_string(), "the login provider panicked");
+        assert!(hello(&address).contains("p4"));
     }
 }

@@ -36,7 +36,7 @@ mod stream;
 mod tls;
 mod url;
 
-pub(crate) use address::{Address, Login};
+pub(crate) use address::{Address, AddressMap, Credentials, Login, LoginProvider};
 pub(crate) use decode::parse;
 pub(crate) use socket::Disconnector;
 pub(crate) use tls::{Certificates, Trust};
@@ -108,6 +108,8 @@ impl Connection {
     /// One round trip after the socket is connected.
     pub(crate) fn open(address: &Address, timeouts: Timeouts, name: &str) -> Result<Connection> {
         let server = Arc::clone(address.shown());
+        // The login provider may take its time, while which the server need not wait.
+        let hello = address.hello(name).map_err(|error| error.with_server(Arc::clone(&server)))?;
         let stream = Stream::connect(address, timeouts.connect).map_err(|error| {
             let public = match error.kind() {
                 // The cause says no more.
@@ -118,7 +120,7 @@ impl Connection {
         })?;
         let (parser, role) = (Parser::new(), ServerRole::default());
         let mut conn = Connection { stream, parser, server, timeouts, role };
-        let role = conn.handshake(address, name);
+        let role = conn.handshake(address, hello);
         conn.role = role.map_err(|error| error.with_server(Arc::clone(&conn.server)))?;
         Ok(conn)
     }
@@ -138,9 +140,9 @@ impl Connection {
     }
 
     /// Authenticates and selects the database. Returns the role of the server.
-    fn handshake(&mut self, address: &Address, name: &str) -> Result<ServerRole> {
+    fn handshake(&mut self, address: &Address, hello: Call) -> Result<ServerRole> {
         let select = address.select();
-        let mut bytes = address.hello(name).bytes;
+        let mut bytes = hello.bytes;
         if let Some(call) = &select {
             bytes.extend_from_slice(&call.bytes);
         }
@@ -334,10 +336,7 @@ fn hello_refused(refusal: &Refusal, address: &Address) -> Error {
             "the server does not speak RESP3; Redis 6.2 or newer is needed",
         )
     } else {
-        match address.login_advice(&refusal.code) {
-            Some(advice) => Error::refused_with(refusal, advice),
-            None => Error::refused(refusal),
-        }
+        address.login_refused(refusal)
     }
 }
 

@@ -16,6 +16,26 @@ pub(crate) struct Certificates {
     pub(crate) authority: Option<Vec<u8>>,
     /// The client certificate and its key.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name that each server's certificate has to have. `None` means the host of its address.
+    pub(crate) host_name: Option<String>,
+}
+
+impl Certificates {
+    /// Returns whether the program has set anything.
+    pub(crate) fn is_set(&self) -> bool {
+        self.authority.is_some() || self.identity.is_some() || self.host_name.is_some()
+    }
+
+    /// Returns the certificates of sentinels: these of the servers, without their host name, except
+    /// for what `own` sets.
+    pub(crate) fn of_sentinels(&self, own: &Certificates) -> Certificates {
+        let Certificates { authority, identity, host_name } = own.clone();
+        Certificates {
+            authority: authority.or_else(|| self.authority.clone()),
+            identity: identity.or_else(|| self.identity.clone()),
+            host_name,
+        }
+    }
 }
 
 /// Certificates, and the TLS settings built from them when the first address needs TLS.
@@ -27,8 +47,7 @@ pub(crate) struct Trust<'a> {
 impl<'a> Trust<'a> {
     /// Creates the trust of one client. Certificates without the feature `tls` are an error.
     pub(crate) fn new(certificates: &'a Certificates) -> Result<Trust<'a>> {
-        let Certificates { authority, identity } = certificates;
-        if !cfg!(feature = "tls") && (authority.is_some() || identity.is_some()) {
+        if certificates.is_set() && !cfg!(feature = "tls") {
             return Err(no_tls());
         }
         Ok(Trust { certificates, settings: OnceCell::new() })
@@ -62,16 +81,22 @@ mod backend {
 
     /// The TLS settings of one client. Clones share the settings.
     #[derive(Clone)]
-    pub(crate) struct Settings(Arc<ClientConfig>);
+    pub(crate) struct Settings {
+        config: Arc<ClientConfig>,
+        host_name: Option<ServerName<'static>>,
+    }
 
     impl Settings {
         pub(crate) fn new(certificates: &Certificates) -> Result<Settings> {
-            client_config(certificates).map(Settings)
+            let host_name = certificates.host_name.clone().map(ServerName::try_from).transpose();
+            let host_name = host_name
+                .map_err(|error| unusable("the host name of certificates is unusable", error))?;
+            Ok(Settings { config: client_config(certificates)?, host_name })
         }
 
         #[cfg(test)]
         pub(crate) fn is(&self, other: &Settings) -> bool {
-            Arc::ptr_eq(&self.0, &other.0)
+            Arc::ptr_eq(&self.config, &other.config)
         }
     }
 
@@ -81,8 +106,11 @@ mod backend {
     impl Session {
         /// Creates a session. Sends nothing before the handshake.
         pub(crate) fn open(settings: &Settings, host: &str) -> io::Result<Session> {
-            let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-            let session = ClientConnection::new(Arc::clone(&settings.0), name);
+            let name = match &settings.host_name {
+                Some(name) => name.clone(),
+                None => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
+            };
+            let session = ClientConnection::new(Arc::clone(&settings.config), name);
             let mut session = session.map_err(io::Error::other)?;
             session.set_buffer_limit(None);
             Ok(Session(Box::new(session)))
@@ -288,7 +316,7 @@ mod tests {
         }
 
         fn trusted(&self) -> Certificates {
-            Certificates { authority: Some(self.pem.clone()), identity: None }
+            Certificates { authority: Some(self.pem.clone()), ..Certificates::default() }
         }
 
         /// Returns a server that demands client certificates of this authority.
@@ -355,7 +383,7 @@ mod tests {
     #[test]
     fn an_unknown_authority_is_refused() {
         let (authority, other) = (Authority::new(), Authority::new());
-        let system = Certificates { authority: None, identity: Some(authority.sign()) };
+        let system = Certificates { identity: Some(authority.sign()), ..Certificates::default() };
         for certificates in [other.trusted(), system] {
             let config = client_config(&certificates).expect("good PEM, and roots of the system");
             let refused = handshake(&config, authority.server());
@@ -370,6 +398,7 @@ mod tests {
         let of = |authority: Option<&[u8]>, identity: Option<(&[u8], &[u8])>| Certificates {
             authority: authority.map(<[u8]>::to_vec),
             identity: identity.map(|(chain, key)| (chain.to_vec(), key.to_vec())),
+            host_name: None,
         };
         let other_key = authority.sign().1;
         for wrong in [

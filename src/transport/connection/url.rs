@@ -12,14 +12,14 @@ use std::os::unix::ffi::OsStringExt;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
-use super::address::{Endpoint, Login};
+use super::address::{Credentials, Endpoint};
 use crate::error::{Error, Result};
 
 /// What a URL tells about a server.
 pub(super) struct ServerUrl {
     pub(super) endpoint: Endpoint,
     pub(super) wants_tls: bool,
-    pub(super) login: Login,
+    pub(super) login: Credentials,
     /// The database, if the URL names one.
     pub(super) database: Option<u32>,
 }
@@ -99,7 +99,7 @@ fn read_tcp(parts: Parts<'_>, wants_tls: bool) -> Result<ServerUrl> {
     // `user:password`, of which each part may be missing.
     let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
     let text = |part: &str| (!part.is_empty()).then(|| decoded_text(part)).transpose();
-    let login = Login { user: text(user)?, password: text(password)? };
+    let login = Credentials { user: text(user)?, password: text(password)? };
     check_address(address)?;
     // The redis crate is built without TLS, and refuses the schemes with TLS.
     let info = format!("redis://{address}").into_connection_info().map_err(|_| refused(HOST))?;
@@ -125,7 +125,7 @@ fn read_socket(parts: Parts<'_>) -> Result<ServerUrl> {
     let user = parameters.get("user").map(decoded_text).transpose()?;
     let password = parameters.get("pass").map(decoded_text).transpose()?;
     let endpoint = Endpoint::Path(OsString::from_vec(decoded(path)?).into());
-    Ok(ServerUrl { endpoint, wants_tls: false, login: Login { user, password }, database })
+    Ok(ServerUrl { endpoint, wants_tls: false, login: Credentials { user, password }, database })
 }
 
 /// Decodes a user or a password.
@@ -211,7 +211,7 @@ mod tests {
             Endpoint::Host(host, port) => format!("{host} {port}"),
             Endpoint::Path(path) => path.display().to_string(),
         };
-        let Login { user, password } = &read.login;
+        let Credentials { user, password } = &read.login;
         let [user, password] = [user, password].map(|text| text.as_deref().unwrap_or("-"));
         format!(
             "{endpoint} {user} {password} {}{}",
