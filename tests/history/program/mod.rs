@@ -48,6 +48,9 @@ const HEARD: usize = 500;
 /// How long a holder still checks a hold that must be lost.
 const CHECKED_AFTER_LOSS: Duration = Duration::from_millis(500);
 
+/// How long a caller may wait for a lock for which nobody else waits.
+const ALONE: Duration = Duration::from_secs(20);
+
 /// How long the servers may be away when a worker starts.
 const AWAY: Nanos = millis(120_000);
 
@@ -167,13 +170,25 @@ pub fn acquire_all_once(arguments: &Arguments, more: Vec<(Kind, String)>) -> Vec
     let mut failed = Vec::new();
     for (kind, lock) in all.chain(more) {
         let permits = if kind == Kind::Semaphore { capacity(&clients[0], &lock) } else { 1 };
-        let request = Request { permits, ..Request::waiting(lock, 20_000) };
+        let longest = ALONE + delay_by_dead_waiters(&clients[0], kind, &lock, work);
+        let longest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
+        let request = Request { permits, ..Request::waiting(lock, longest) };
         let call = Call { clients: &clients, request: &request, manner: Manner::default() };
         if !matches!(acquire(kind, call), Ok(Some(_))) {
             failed.push(format!("{} cannot be acquired", request.lock));
         }
     }
     failed
+}
+
+/// Returns the time for which the callers of dead processes delay the next caller of a fair lock:
+/// each of them for the fair waiter time-out and a poll interval.
+fn delay_by_dead_waiters(client: &Client, kind: Kind, lock: &str, work: &Work) -> Duration {
+    if kind != Kind::Fair {
+        return Duration::ZERO;
+    }
+    let waiting = client.fair_lock(lock).waiting().map_or(0, |waiting| waiting.queue().len());
+    (work.fair_waiter_timeout() + work.poll_interval) * u32::try_from(waiting).unwrap_or(u32::MAX)
 }
 
 /// Returns the present capacity of a semaphore, or the one that it gets.
