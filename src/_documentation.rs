@@ -11,6 +11,10 @@ pub mod settings;
 pub mod comparison {}
 
 #[cfg(all(doc, not(doctest)))]
+#[doc = include_str!("../docs/questions.md")]
+pub mod questions {}
+
+#[cfg(all(doc, not(doctest)))]
 #[doc = include_str!("../docs/recipes.md")]
 pub mod recipes {}
 

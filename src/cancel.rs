@@ -21,8 +21,8 @@ use crate::util::system::HashMap;
 /// methods of that name of all other locks, of [`Semaphore`](crate::Semaphore),
 /// [`PlainSemaphore`](crate::PlainSemaphore), [`CountDownLatch`](crate::CountDownLatch) and
 /// [`Election`](crate::Election). [`Election::run`](crate::Election::run) takes a token as its
-/// argument. After [`cancel`](CancelToken::cancel) every call that would take a lock or permits,
-/// wait for a latch, or campaign, through that handle fails with
+/// argument. After [`cancel`](CancelToken::cancel), each call through such a handle that takes a
+/// lock or permits, waits for a latch or campaigns fails with
 /// [`Error::is_cancelled`](crate::Error::is_cancelled), whether the call waits or not; a waiting
 /// call returns within 100 ms. Guards, permits and terms keep their holds. A clone is the same
 /// token, and a cancelled token stays cancelled.

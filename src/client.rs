@@ -225,7 +225,7 @@ impl Client {
     /// last lock are dropped.
     ///
     /// If a server does not answer, threads go on with the releases of locks until the leases end,
-    /// and with requests of semaphores without leases and of latches for one
+    /// and with requests of plain semaphores and of latches for one
     /// [`watchdog_timeout`](Builder::watchdog_timeout) at most.
     ///
     /// ```
@@ -250,7 +250,7 @@ impl RedLock {
     /// Returns the lock with this name on the servers of these clients. No round trip.
     ///
     /// The servers must be independent of each other. Use an odd number of them: three or five. A
-    /// client and its clones count once.
+    /// client and its clones count as one server.
     ///
     /// # Errors
     /// Does not fail itself. Without a client, the verbs that need a server return

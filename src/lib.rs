@@ -32,13 +32,14 @@
 //!   do not queue in their process: each asks the server.)
 //! - *Hand-off*: a thread that releases a lock may pass its hold to the head of the queue, without
 //!   a round trip.
-//! - *Release message*: tells waiting processes that a lock is free. The *listener*, a thread of
-//!   the client, receives the messages. (The message of a [queue lock](QueueLock) tells one waiter
-//!   that it holds the lock.)
+//! - *Release message*: a message in Redis that tells waiting processes that a lock is free. The
+//!   *listener*, a thread of the client, receives the messages. (The message of a [queue
+//!   lock](QueueLock) tells one waiter that it holds the lock.)
 //! - *Poll*: a request that asks whether an awaited lock is free, in case a message was lost.
-//! - *Owner field*: identifies a hold in Redis, as `<client id>:<hold number>`. The number is the
-//!   time of the request in microseconds since 1970, by the clock of the client. Its remainder by 5
-//!   tells the kind: 1 fair, 2 fenced, 3 queue, 4 spin, 0 any other.
+//! - *Owner field*: the text `<client id>:<hold number>`, which identifies a hold in Redis. The
+//!   number is the time of the request in microseconds since 1970, by the clock of the client. The
+//!   remainder of this number divided by 5 tells the kind: 1 fair, 2 fenced, 3 queue, 4 spin, 0 any
+//!   other.
 //! - *Event listener*: a value of the program that implements [`Events`].
 //!
 //! # Waiting
@@ -84,9 +85,10 @@
 //!
 //! While [`Guard::is_held`] returns true, no conflicting hold on the lock is valid, if no server
 //! loses an acknowledged write or steps its clock forward, and no clock runs too slowly. A program
-//! can be paused *after* its last check: then only the protected resource can refuse the stale
-//! writer, by the token of a [`FencedLock`], a [`QueueLock`] or a [`Leadership`].
-//! [The page on guarantees](_documentation::guarantees) has all promises and conditions.
+//! that is paused *after* its last check may write after the end of its lease. Only the protected
+//! resource can refuse that write, by the fencing token of a [`FencedLock`], a [`QueueLock`] or a
+//! [`Leadership`]. [The page on guarantees](_documentation::guarantees) has all promises and
+//! conditions.
 //!
 //! # Kinds
 //!
@@ -116,7 +118,7 @@
 //! | [`CountDownLatch`] | [`Client::latch`] | callers wait until a count has reached 0 |
 //!
 //! A [`Permit`] is a hold on one or more permits of a [`Semaphore`]. Its lease is renewed, lost and
-//! reported as the lease of a lock. A [`PlainSemaphore`] and a [`CountDownLatch`] are numbers in
+//! reported like the lease of a lock. A [`PlainSemaphore`] and a [`CountDownLatch`] are numbers in
 //! Redis; a change of them takes effect once, also if its request has to be repeated.
 //!
 //! ```no_run
@@ -131,7 +133,7 @@
 //! # Elections
 //!
 //! [`Client::election`] returns an [`Election`]: one leader among many candidates, for work that
-//! one process at a time does for as long as it lives. [`Election::campaign`] blocks until the
+//! one process at a time does until that process ends. [`Election::campaign`] blocks until the
 //! caller is the leader and returns a [`Leadership`], the guard of one *term*. [`Election::run`]
 //! works as the leader in term after term. [`Election::leader`] and [`Election::observe`] tell any
 //! client the value of the [`Leader`], such as an address, and the token of its term.
@@ -151,12 +153,12 @@
 //!
 //! # Threads
 //!
-//! A [`Guard`] belongs to its thread. The thread can take the lock again. Such nested guards are
-//! counted in memory, without a round trip (exceptions: [`Lock::with_holder`], and a longer fixed
-//! lease). An [`OwnedGuard`], from [`Lock::lock_owned`], a [`Permit`] and a [`Leadership`] can be
-//! sent to another thread and dropped there. In a [thread pool that steals
-//! work](Guard#thread-pools), such as rayon, two jobs can be on one thread at once: a `Guard` does
-//! not exclude them.
+//! A [`Guard`] belongs to its thread. The thread can take the lock again, and gets a *nested*
+//! guard. Nested guards are counted in memory, without a round trip (exceptions:
+//! [`Lock::with_holder`], and a longer fixed lease). An [`OwnedGuard`], from [`Lock::lock_owned`],
+//! a [`Permit`] and a [`Leadership`] can be sent to another thread and dropped there. In a [thread
+//! pool that steals work](Guard#thread-pools), such as rayon, two jobs can be on one thread at
+//! once: a `Guard` does not exclude them.
 //!
 //! # Errors and events
 //!

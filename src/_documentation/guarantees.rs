@@ -2,13 +2,13 @@
 //!
 //! While [`Guard::is_held`](crate::Guard::is_held) returns true, no conflicting hold on the lock is
 //! valid. (Two holds of readers do not conflict, nor do two holds of one [named
-//! holder](crate::Lock::with_holder).) The valid permits of a [`Semaphore`](crate::Semaphore) are never
-//! more than its capacity, except after a [`resize`](crate::Semaphore::resize) to fewer than are in use.
-//! Conditions:
+//! holder](crate::Lock::with_holder).) The number of valid permits of a
+//! [`Semaphore`](crate::Semaphore) never exceeds the capacity, except after a
+//! [`resize`](crate::Semaphore::resize) to fewer permits than are in use. Conditions:
 //! - the clock of the server does not step forward;
-//! - the clock of the client counts all time, and is at most 1 % slower than the clock of the
+//! - the clock of the client never stands still, and is at most 1 % slower than the clock of the
 //!   server (the clock of a paused virtual machine may stand still, and so may that of a sandbox
-//!   without `CLOCK_BOOTTIME`);
+//!   without `CLOCK_BOOTTIME` while the machine sleeps);
 //! - no write that the server acknowledged is lost in a fail-over, in a restart without data or by
 //!   eviction;
 //! - nobody deletes the key;
@@ -31,8 +31,8 @@
 //! - **Stale writers.** A program that was paused can write after the end of its lease. Only the
 //!   protected resource can refuse that, by the tokens of `fenced_lock`, `queue_lock` and
 //!   `election`.
-//! - **Ownership.** Only its holder, or `force_unlock()`, ends a hold. The locks and permits of a
-//!   dead process are free at the end of their lease (by default 30 s).
+//! - **Ownership.** Only the holder or `force_unlock()` ends a hold before its lease ends. The
+//!   locks and permits of a dead process are free at the end of their lease (by default 30 s).
 //! - **Waiting.** After a release in another process, the first waiting thread of a process gets
 //!   the lock within two round trips and 2 ms (spin lock: after a pause), unless a third process is
 //!   faster. If the release message is lost, the thread asks within the poll interval (1 s).
@@ -41,6 +41,7 @@
 //! - **Deadlines and errors.** A call returns at most 100 ms after its deadline, cancellation or
 //!   `close()`; an unfinished acquire is undone in the background. A call fails if its first
 //!   request gets no answer (`is_connection()`, `is_timeout()`); a call that already waits survives
-//!   outages, and refusals that a server can end (`NOREPLICAS`, `OOM`).
+//!   outages, and refusals that end by themselves or by a change at the server (`NOREPLICAS`,
+//!   `OOM`).
 //! - **Drop.** The drop of a guard never waits for the network and never panics. `close()` the
 //!   client last, to send the pending releases. Create the client after a fork.

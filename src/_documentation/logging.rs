@@ -13,7 +13,8 @@
 //! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; dropped lines; the [client record](crate::Builder::announce); questions to running processes about holds; a refused clock |
 //!
 //! One line at level warn tells that a server does not answer, or refuses commands with a code, and
-//! how many leases, awaited locks and background requests are affected. The attempts that follow
+//! how many leases, awaited locks and background requests are affected. A refusal with another code
+//! has another line. The attempts that follow
 //! have no lines of their own. One line at level info tells the end, with the duration: the server
 //! answers, or has refused no repeated command for 5 s. An outage that affects nothing has no line:
 //! a call that fails returns its error. Each failed renewal is an event
@@ -39,8 +40,8 @@
 //! were. [`Client::close`](crate::Client::close) waits for the queued lines; a process that ends
 //! without it may lose the last ones.
 //!
-//! A program that logs with `tracing` receives these lines through the crate
-//! [`tracing-log`](https://docs.rs/tracing-log), in two lines:
+//! A program that logs with `tracing` receives the log lines through the crate
+//! [`tracing-log`](https://docs.rs/tracing-log), by one command and one line of code:
 //!
 //! ```sh
 //! cargo add tracing-log

@@ -33,8 +33,8 @@
 //!   [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock). Their holds have the kinds
 //!   of the members.
 //! - `label`: the text of [`Lock::with_label`](crate::Lock::with_label), empty for a handle without
-//!   one. A call of a `MultiLock` has the common label of all its members of one client, empty if
-//!   they differ.
+//!   one. A call of a `MultiLock` counts for each client with the label that all members of this
+//!   client share; the label is empty if their labels differ.
 //!
 //! The name of a lock is never a label, because the number of names has no bound.
 //!

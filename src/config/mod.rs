@@ -140,9 +140,9 @@ impl Builder {
     /// the grant leases of [queue locks](crate::QueueLock) and the
     /// [claims](crate::Semaphore#order) of semaphores.
     ///
-    /// In each interval the server gets one script call for up to 128 awaited locks, another for up
-    /// to 128 awaited queue locks, another for up to 64 awaited semaphores, and one `MGET` for up
-    /// to 128 awaited plain semaphores, or 64 latches.
+    /// In each interval the server gets one script call per 128 awaited locks, one per 128 awaited
+    /// queue locks, one per 64 awaited semaphores, and one `MGET` per 128 awaited plain semaphores
+    /// or per 64 awaited latches.
     pub fn poll_interval(mut self, interval: Duration) -> Builder {
         self.poll_interval = interval;
         self
@@ -184,9 +184,10 @@ impl Builder {
     /// Sets how long a reply may take before the connection is given up.
     ///
     /// Default: 3 s. At least 1 ms. A call without a deadline fails after this time, or asks again
-    /// if it already waits for a held lock. The time to connect counts too: the client then goes on
-    /// connecting in the background. A shorter time notices a dead server sooner. The time must be
-    /// longer than the slowest reply of a server under load.
+    /// if it already waits for a held lock. The time to connect counts too: a call may fail before
+    /// its connection is made, and the client then goes on connecting in the background. A shorter
+    /// time notices a dead server sooner. The time must be longer than the slowest reply of a
+    /// server under load.
     pub fn response_timeout(mut self, timeout: Duration) -> Builder {
         self.response_timeout = timeout;
         self
@@ -211,12 +212,13 @@ impl Builder {
     /// the lock is released. Larger bounds are faster inside the process and keep other processes
     /// waiting for longer.
     ///
-    /// With any setting, a process that takes a lock again and again also leaves the lock to other
-    /// processes, for two round trips (at least 0.5 ms, at most 20 ms). Such a pause comes after
-    /// successive holds for at least the same time, if another process received the last release
-    /// message. Semaphores leave permits to other processes in the same way. A call that does not
-    /// wait, such as [`try_lock`](crate::Lock::try_lock), returns without the lock instead, if
-    /// another process received the message; it never leaves permits.
+    /// With any setting, a process that takes a lock again and again also makes pauses, in which it
+    /// leaves the lock to other processes. A pause lasts for two round trips (at least 0.5 ms, at
+    /// most 20 ms). It follows a series of holds that has lasted at least as long, if another
+    /// process received the last release message. Calls for permits of a semaphore make the same
+    /// pauses. A call that does not wait, such as [`try_lock`](crate::Lock::try_lock), returns
+    /// without the lock in such a pause. A call for permits that does not wait takes free permits
+    /// even in such a pause.
     pub fn local_handoff(mut self, max_handoffs: u32, max_time: Duration) -> Builder {
         self.max_handoffs = max_handoffs;
         self.max_handoff_time = max_time;
@@ -254,9 +256,9 @@ impl Builder {
     /// finding for the role.
     ///
     /// The client reads the role with each new connection, and before a verb fails. If a server
-    /// becomes a replica that accepts writes and keeps its connections, the client notices at its
-    /// next new connection. Sentinel never leads to a replica, and the replicas of a cluster name
-    /// the master.
+    /// becomes a replica that accepts writes and keeps its connections, the client notices the new
+    /// role when it opens its next connection. With Sentinel the client accepts only a master, and
+    /// in a cluster the replicas redirect the client to their master.
     pub fn allow_replica(mut self, allow_replica: bool) -> Builder {
         self.allow_replica = allow_replica;
         self
@@ -264,10 +266,11 @@ impl Builder {
 
     /// Sets the reaction to server settings that endanger locks.
     ///
-    /// Default: Report. An audit takes one round trip, once per server, and again for a server that
-    /// comes back after another topology change. [`build`](Builder::build) audits a single server
-    /// or the master. The watchdog audits later masters and the nodes of a cluster, after it has
-    /// connected to them. An audit has a finding for a server that
+    /// Default: Report. An audit takes one round trip. The client audits each server once, and
+    /// again if one topology change takes the server out of use and a later one brings it back.
+    /// [`build`](Builder::build) audits a single server or the master. The watchdog audits later
+    /// masters and the nodes of a cluster, after it has connected to them. An audit has a finding
+    /// for a server that
     /// - evicts keys;
     /// - keeps no data on disk;
     /// - grants locks while it is cut off from its replicas;
@@ -303,8 +306,9 @@ impl Builder {
     ///
     /// A waiting call asks the server at every poll interval and so keeps its place. After the
     /// death of a process each of its waiting calls delays the waiters behind it by this time and
-    /// one poll interval. For a call with a shorter time limit, that limit takes the place of this
-    /// setting, and counts from the end of the lease that the call last saw. If clients with
+    /// one poll interval. For a call with a shorter time limit, that limit (at least two poll
+    /// intervals) takes the place of this setting. It counts from the time-out of the waiter ahead,
+    /// or without one from the end of the lease that the call last saw. If clients with
     /// different settings share a lock, the shortest setting applies.
     ///
     /// Keep the default if Redisson shares the lock: its clients use their own clocks, which may

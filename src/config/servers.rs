@@ -55,9 +55,10 @@ impl Builder {
     /// - `redis+unix:///path/to/socket[?db=database&user=user&pass=password]`
     ///
     /// User and password are percent-encoded, `%` itself as `%25`. A URL with any other part, such
-    /// as another parameter or a fragment, is an error of the build, since clients that use
-    /// different databases do not exclude each other. The host is a name in ASCII, or an address
-    /// without a zone. The server must be Redis 6.2 or newer, or Valkey.
+    /// as another parameter or a fragment, is an error of the build: if clients ignored such a
+    /// part, they could use different databases unnoticed, and would not exclude each other. The
+    /// host is a name in ASCII, or an address without a zone. The server must be Redis 6.2 or
+    /// newer, or Valkey.
     pub fn single(mut self, url: impl Into<String>) -> Builder {
         self.servers.urls = Some(ServerUrls::Single(url.into()));
         self
@@ -72,10 +73,10 @@ impl Builder {
     ///
     /// For each new connection the client asks the sentinels one after the other, until a sentinel
     /// names a server that confirms its role as master. The client waits for a silent sentinel for
-    /// an eighth of the connect and the response time-out. If no sentinel that answers knows a
-    /// master, the client asks the silent ones again, with the whole time-outs. One more thread
-    /// (`leasehold-failover`) asks one sentinel per second about fail-overs, over connections that
-    /// stay open.
+    /// an eighth of the connect and the response time-out (at least 100 ms). If no sentinel that
+    /// answers knows a master, the client asks the silent ones again, with the whole time-outs. One
+    /// more thread (`leasehold-failover`) asks one sentinel per second about fail-overs, over
+    /// connections that stay open.
     ///
     /// After a fail-over the client leaves the old master, renews every lease on the new master or
     /// reports its loss, and its waiting calls ask the new master. If the old master falls silent
@@ -128,9 +129,9 @@ impl Builder {
     /// Sets the only certificate authorities that `rediss://` URLs trust, as PEM.
     ///
     /// Default: those of the system, or those in the file that the variable `SSL_CERT_FILE` names,
-    /// or in the folders that `SSL_CERT_DIR` names. Applies to all servers and sentinels, which
-    /// [`sentinel_tls_authority`](Builder::sentinel_tls_authority) may except. Needs the feature
-    /// `tls`.
+    /// or in the folders that `SSL_CERT_DIR` names. Applies to all servers, and to sentinels unless
+    /// [`sentinel_tls_authority`](Builder::sentinel_tls_authority) sets other authorities for them.
+    /// Needs the feature `tls`.
     pub fn tls_authority(mut self, pem: impl Into<Vec<u8>>) -> Builder {
         self.servers.certificates.authority = Some(pem.into());
         self
@@ -138,9 +139,9 @@ impl Builder {
 
     /// Sets the client certificate and its key, both as PEM.
     ///
-    /// Default: none. Presented to every server and sentinel that asks for one;
-    /// [`sentinel_tls_identity`](Builder::sentinel_tls_identity) may except sentinels. Needs the
-    /// feature `tls`.
+    /// Default: none. The client presents the certificate to every server and sentinel that asks
+    /// for one, unless [`sentinel_tls_identity`](Builder::sentinel_tls_identity) sets another one
+    /// for sentinels. Needs the feature `tls`.
     pub fn tls_identity(
         mut self,
         certificate: impl Into<Vec<u8>>,
@@ -153,14 +154,14 @@ impl Builder {
     /// Sets a function that returns the user and the password of each new connection.
     ///
     /// Default: none. For passwords that change, such as tokens of a cloud's IAM or secrets that a
-    /// file has. Takes the place of [`login`](Builder::login). Connections that are open stay open
-    /// after a change; most servers accept the old password for some time, so that no connection
-    /// is refused in between. If the server refuses the password (`WRONGPASS`), or if the function
-    /// fails or panics, the attempt to connect fails: calls that already wait go on, renewals are
-    /// repeated, and the next attempt calls the function again.
+    /// file has. Takes the place of [`login`](Builder::login). Open connections stay open after a
+    /// change of the password. Most servers accept the old password for some time after the change,
+    /// so a new connection with the old password is not refused. If the server refuses the password
+    /// (`WRONGPASS`), or if the function fails or panics, the attempt to connect fails: calls that
+    /// already wait go on, renewals are repeated, and the next attempt calls the function again.
     ///
-    /// The function is called by the thread that connects, which may be the watchdog. While the
-    /// function blocks, no lease is renewed; no time-out of the client ends it. So a function that
+    /// The thread that makes a connection calls the function, and no time-out of the client ends
+    /// it. Calls and renewals that need the connection wait until it is made. So a function that
     /// asks another service should return a stored password, and renew it in another thread.
     ///
     /// ```no_run
@@ -189,9 +190,9 @@ impl Builder {
     /// Sets the name that the certificates of the servers must have.
     ///
     /// Default: the host of the address, for each server. For a cluster or a sentinel that names
-    /// its servers by numeric addresses, while their certificates have a host name, as with Azure.
-    /// The name is also what the client tells the servers (SNI). Sentinels have the hosts of their
-    /// URLs. Needs the feature `tls`.
+    /// its servers by numeric addresses, while the certificates of the servers have a host name, as
+    /// with Azure. The client also sends this name to the servers (SNI). The certificate of a
+    /// sentinel must have the host of its URL. Needs the feature `tls`.
     pub fn tls_host_name(mut self, name: impl Into<String>) -> Builder {
         self.servers.certificates.host_name = Some(name.into());
         self
@@ -199,9 +200,10 @@ impl Builder {
 
     /// Sets whether the master that [sentinels](Builder::sentinel) name is reached over TLS.
     ///
-    /// Default: as the first URL of the sentinels. With another topology,
-    /// [`build`](Builder::build) returns [`is_configuration`](Error::is_configuration), as it does
-    /// for the next two settings.
+    /// Default: as the first URL of the sentinels. Without sentinels, [`build`](Builder::build)
+    /// returns [`is_configuration`](Error::is_configuration) for this setting, for
+    /// [`sentinel_tls_authority`](Builder::sentinel_tls_authority) and for
+    /// [`sentinel_tls_identity`](Builder::sentinel_tls_identity).
     pub fn master_tls(mut self, tls: bool) -> Builder {
         self.servers.master_tls = Some(tls);
         self
@@ -234,12 +236,12 @@ impl Builder {
     /// Default: none. For servers behind a NAT or in containers, which know only addresses of
     /// their own network. The function gets a host and a port, and returns those to which the
     /// client connects. If a cluster node names no host, the function gets the host to which the
-    /// client is connected. The URLs are taken as they are, so [`single`](Builder::single) has no
-    /// use for a map. Errors, events and statistics have the returned addresses.
+    /// client is connected. The function is not called for the hosts of URLs, so it has no effect
+    /// with [`single`](Builder::single). Errors, events and log lines have the returned addresses.
     ///
-    /// The function is called whenever a server names an address, by any thread, and should return
-    /// the same at each call. If it panics, the client takes the address as it was named, and logs
-    /// an error.
+    /// Any thread calls the function, whenever a server names an address. The function should
+    /// return the same result for the same address at each call. If it panics, the client takes the
+    /// address as it was named, and logs an error.
     ///
     /// ```
     /// let builder = leasehold::Client::builder()

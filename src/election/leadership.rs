@@ -18,7 +18,7 @@ use crate::watchdog::Announcement;
 ///
 /// While [`is_held`](Leadership::is_held) returns true, no other term of the election is valid. The
 /// [page on guarantees](crate::_documentation::guarantees) names the conditions. A process that was
-/// stopped finds its term over when it resumes.
+/// stopped for longer than its lease finds its term over when it resumes.
 ///
 /// # Drop
 /// The drop queues the resignation and does not wait for the server. The next candidate is the

@@ -188,9 +188,9 @@ impl Election {
     /// The call waits for the announcement for one
     /// [response time-out](crate::Builder::response_timeout) at most. Without a reply it returns
     /// the term anyway, and the watchdog repeats the announcement. The term is lost if the server
-    /// denies it, because [`force_unlock`](crate::Lock::force_unlock) has ended it meanwhile, or if
-    /// its lease ends without a reply. The call then campaigns again, as a new candidate, also
-    /// during an outage.
+    /// denies the announcement, because [`force_unlock`](crate::Lock::force_unlock) has ended the
+    /// term meanwhile, or if the lease of the term ends without a reply. The call then campaigns
+    /// again, as a new candidate, also during an outage.
     ///
     /// # Errors
     /// - The errors of [`Lock::lock`](crate::Lock::lock) and the
@@ -368,11 +368,11 @@ impl Election {
     /// with `recv`, `recv_timeout`, an iterator or `select!`; `try_recv` finds nothing while the
     /// thread is at work.
     ///
-    /// After 30 poll intervals without a message, and after 30 s at most, the thread sends the same
-    /// state again, to a caller that waits at that moment. So a receiver can get equal states one
-    /// after the other. By this message, or by the next change, the thread finds that a receiver is
-    /// dropped; it ends with the last receiver. A receiver keeps the client running, as a guard
-    /// does; [`Client::close`](crate::Client::close) disconnects the receiver.
+    /// If a receiver has got no message for 30 poll intervals (30 s at most), the thread sends it
+    /// the same state again, if a caller waits at that moment. So a receiver can get equal states
+    /// one after the other. By this message, or by the next change, the thread finds that a
+    /// receiver is dropped; the thread ends with the last receiver. A receiver keeps the client
+    /// running, as a guard does; [`Client::close`](crate::Client::close) disconnects the receiver.
     ///
     /// # Errors
     /// The errors of [`leader`](Election::leader), and

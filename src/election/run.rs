@@ -37,8 +37,8 @@ impl Election {
     ///
     /// # Errors
     /// [`is_retryable`](crate::Error::is_retryable) and [`is_lost`](crate::Error::is_lost) do not
-    /// end the call: the failure is logged, and the next campaign begins after a pause of 100 ms to
-    /// 5 s. All other errors end the call:
+    /// end the call: a failed campaign is logged, and the next one begins after a pause of 50 ms to
+    /// 5 s. A lost term is followed by the next campaign at once. All other errors end the call:
     /// - [`is_closed`](crate::Error::is_closed) if the client is closed.
     /// - [`is_configuration`](crate::Error::is_configuration),
     ///   [`is_invalid_name`](crate::Error::is_invalid_name),

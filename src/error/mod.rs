@@ -46,9 +46,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A refusal by the server is retryable if it can end without a change to this program: `LOADING`,
 /// `BUSY`, `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `OOM`, `MISCONF`, `NOREPLICAS`,
 /// `NOSCRIPT`, `UNBLOCKED`, a slot that is moving, and too many clients. Others, such as `NOAUTH`
-/// and `NOPERM`, are not. This applies to a refusal of `WAIT` too, by which the server tells how
-/// many replicas have a write: its error is [`is_not_replicated`](Error::is_not_replicated) and has
-/// the code. A retryable refusal does not end a call that already waits.
+/// and `NOPERM`, are not. The same rule applies if the server refuses `WAIT`, the command that asks
+/// how many replicas have a write: the error is then
+/// [`is_not_replicated`](Error::is_not_replicated), with the code of the refusal. A retryable
+/// refusal does not end a call that already waits.
 ///
 /// The text names the lock and the server where they are known:
 /// `the server did not answer in time [lock "orders:42", server 127.0.0.1:6379]`.
@@ -217,11 +218,12 @@ impl Error {
     /// Returns whether the same call may succeed later without a change to this program.
     ///
     /// The [table](Error) lists the retryable kinds. A repeated acquire does no harm: if the server
-    /// grants the failed one late, the client releases that grant. Exception: an error without an
-    /// answer of [`PlainSemaphore::add_permits`](crate::PlainSemaphore::add_permits),
+    /// grants the failed one late, the client releases that grant. Exception: if
+    /// [`PlainSemaphore::add_permits`](crate::PlainSemaphore::add_permits),
     /// [`PlainSemaphore::release`](crate::PlainSemaphore::release) or
-    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down) is not retryable if the
-    /// request may have been sent, because the client completes it in the background.
+    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down) gets no answer and the
+    /// request may have been sent, the error is not retryable, because the client completes the
+    /// request in the background.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.retryability, Retryability::Transient | Retryability::Recoverable)

@@ -166,7 +166,7 @@ event! {
         name: Arc<str> = name.into(),
         /// The kind of the lock.
         kind: Kind = Kind::default(),
-        /// The number of the hold. `None` if the caller gave up, for a
+        /// The number of the hold. `None` if the caller gave up. Also `None` for a
         /// [`RedLock`](crate::RedLock), which has one hold per server, and for a plain semaphore
         /// and a latch, which have no holds.
         hold: Option<u64> = None,
@@ -191,9 +191,10 @@ event! {
         held: Duration = Duration::ZERO,
         /// The number of subscribers that received the message of the release; 1 if the release
         /// granted a queue lock to its next waiter. `None` if the release failed, and if a repeated
-        /// release found the lock already released. The server counts the subscribers that are
-        /// connected to it: in a cluster those of the node that has the lock, as all clients of
-        /// leasehold are, and those of Redisson unless they listen at replicas.
+        /// release found the lock already released. The server counts only the subscribers that are
+        /// connected to it. In a cluster this server is the node that has the lock. All clients of
+        /// leasehold subscribe at that node, and so do those of Redisson unless they listen at
+        /// replicas.
         heard_by: Option<u64> = None,
         /// The reason for which the release failed, or `None`. A lock whose release failed is free
         /// when its lease ends.

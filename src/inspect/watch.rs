@@ -123,8 +123,9 @@ impl LockWatch {
     /// So one node of a cluster that does not answer hides only the locks in its slots. The facts
     /// about clients whose records are on that node are missing, also for locks on other nodes;
     /// they are asked for again after 16 s. The first look that meets the silence takes one
-    /// response time-out. Later looks wait 250 ms for the node, and as long for its records, unless
-    /// all locks are there.
+    /// response time-out. Later looks wait for the node for 250 ms, and as long for its records. If
+    /// all locks of the watch are on nodes that do not answer, later looks also take one response
+    /// time-out.
     ///
     /// # Errors
     /// An inner error concerns one lock, and names it. The outer errors concern all:

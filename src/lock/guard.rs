@@ -26,9 +26,9 @@ use crate::kind::rules::LockKind;
 ///
 /// # Thread pools
 /// A pool that steals work, such as rayon, runs other jobs on a thread that waits in `join`,
-/// `scope` or a parallel iterator. If the waiting job has a guard, another job on its thread
-/// re-enters, and nothing excludes the two. So a job with a guard must not wait inside the pool.
-/// Take an [`OwnedGuard`] outside of the pool instead, and send it with the job.
+/// `scope` or a parallel iterator. If the waiting job has a guard, another job on its thread can
+/// re-enter the lock, which then does not exclude the two jobs. So a job with a guard must not wait
+/// inside the pool. Take an [`OwnedGuard`] outside of the pool instead, and send it with the job.
 ///
 /// # Drop
 /// The drop of a guard queues the release and does not wait for the server. The outcome goes to
@@ -187,7 +187,8 @@ macro_rules! guard_methods {
             /// one hold are called in the order of their registration. A panic in `f` is logged and
             /// ends only that call.
             ///
-            /// `f` is called once or never. If it is not called, the same thread drops it:
+            /// `f` is called once or never. If `f` is not called, the thread `leasehold-events`
+            /// drops it:
             ///
             /// | case | rule |
             /// | --- | --- |
@@ -199,8 +200,9 @@ macro_rules! guard_methods {
             /// | drop of the client and all its locks and guards | not called |
             ///
             /// `f` waits for earlier calls on that thread, those of slow event listeners included.
-            /// A full event queue does not drop `f`. In a forked child `f` is dropped at once; so
-            /// it is if the system cannot start the thread, with an error in the log.
+            /// A full event queue does not drop `f`. In a forked child `f` is dropped at once. If
+            /// the system cannot start the thread, `f` is dropped at once too, and the log has an
+            /// error.
             ///
             /// ```no_run
             /// # use std::sync::Arc;
@@ -220,7 +222,7 @@ macro_rules! guard_methods {
                 self.handle.on_lost(f);
             }
 
-            /// Sets the remaining lease to `lease`, unless it is longer already.
+            /// Sets the remaining lease to `lease`, unless more than `lease` remains already.
             ///
             /// Blocks until the server answers, for one response time-out at most. One round trip.
             /// Millisecond precision. If the lease is a renewed one, the watchdog renews it again

@@ -100,8 +100,8 @@ pub type FairLock = Lock<Fair>;
 /// Differences from Redisson:
 /// - Nested guards have the token of the outer guard.
 /// - A fixed lease is respected.
-/// - If the key has no time to live, another caller counts as the holder. Redisson counts the lock
-///   as acquired.
+/// - If the key of the lock has no time to live, another caller counts as the holder. Redisson
+///   counts the lock as acquired.
 pub type FencedLock = Lock<Fenced>;
 
 /// A lock whose waiters poll, without a subscription: Redisson's spin lock.
@@ -146,13 +146,13 @@ pub type SpinLock = Lock<Spin>;
 ///
 /// # Lost messages and dead waiters
 /// At least once per poll interval and three times per grant lease, the watchdog sends one *queue
-/// heartbeat* for all waiters of a lock in the process. It repeats a grant whose message was lost.
-/// It also grants a lock that is free without a release of a queue lock, for instance after the
-/// death of its holder. A client without a queue heartbeat for one grant lease counts as gone: the
-/// next grant passes over its waiters. Except in a cluster, the waiters of a client that does not
-/// listen are passed over at once. If that client lives, its waiters ask again and get their places
-/// back, but not a lock that was granted meanwhile. After a restart of the server without its data,
-/// the first waiter that asks takes the free lock, whatever its place.
+/// heartbeat* for all waiters of a lock in the process. The heartbeat repeats a grant whose message
+/// was lost. It also grants a lock that became free without a release of a queue lock, for instance
+/// after the death of its holder. A client without a queue heartbeat for one grant lease counts as
+/// gone: the next grant passes over its waiters. Except in a cluster, the waiters of a client that
+/// does not listen are passed over at once. If that client lives, its waiters ask again and get
+/// their places back, but not a lock that was granted meanwhile. After a restart of the server
+/// without its data, the first waiter that asks takes the free lock, whatever its place.
 ///
 /// # Tokens
 /// [`Guard::token`](crate::Guard::token) grows as that of a [`FencedLock`], by the same key without

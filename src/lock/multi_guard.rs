@@ -232,7 +232,7 @@ macro_rules! multi_guard_methods {
                 self.holds.on_lost(Box::new(f));
             }
 
-            /// Sets every remaining lease to `lease`, unless it is longer already.
+            /// Sets each remaining lease to `lease`, unless more than `lease` remains already.
             ///
             /// Blocks until the servers answer, for one response time-out at most. One round trip
             /// for each member of a [`MultiLock`](crate::MultiLock), one after the other; one round

@@ -75,9 +75,9 @@ impl fmt::Debug for MultiLock {
 impl MultiLock {
     /// Returns a lock of all these members. No round trip.
     ///
-    /// A lock that is given twice counts once. The members keep their own leases and tokens, unless
-    /// [`with_lease`](MultiLock::with_lease) or [`with_cancel`](MultiLock::with_cancel) replaces
-    /// them. Locks of several kinds are members as [`AnyLock`]s:
+    /// A lock that is given twice counts once. The members keep their own leases and cancel tokens,
+    /// unless [`with_lease`](MultiLock::with_lease) or [`with_cancel`](MultiLock::with_cancel)
+    /// replaces them. Locks of several kinds are members as [`AnyLock`]s:
     ///
     /// ```no_run
     /// use leasehold::{AnyLock, MultiLock};

@@ -45,9 +45,9 @@ per_process! {
 
 /// A lock on several independent servers, held by a majority: Redisson's `RedissonRedLock`.
 ///
-/// Each server keeps a plain lock of that name. The lock is held while the leases on more than
-/// half of the servers are valid. Each lease starts at the moment before its command was sent, and
-/// is shortened by a margin for clocks that run at different rates.
+/// Each server keeps a plain lock with the name of the `RedLock`. The `RedLock` is held while the
+/// leases on more than half of the servers are valid. Each lease starts at the moment before its
+/// command was sent, and is shortened by a margin for clocks that run at different rates.
 ///
 /// A call asks all servers at the same time, each on a thread of its client. An acquire ends with
 /// the answers of the fastest majority, after one round trip: a minority of silent or slow servers
@@ -63,14 +63,14 @@ per_process! {
 /// - A process that is paused after its last check can still do harm (see
 ///   [`FencedLock`](crate::FencedLock)).
 ///
-/// If the calling thread holds the plain lock of that name on one of the servers, the call is
-/// nested there.
+/// If the calling thread already holds the plain lock of the same name on one of the servers, the
+/// call re-enters that lock there.
 ///
 /// Every client reports its own [events](crate::Events): `acquired` and `released` for each grant
 /// of its server, also if only a minority granted the lock, and `waited` for each call that waited.
 /// Its [statistics](crate::Client::stats) count the same way.
 ///
-/// A client and its clones count once.
+/// A client and its clones count as one server.
 ///
 /// ```no_run
 /// use leasehold::{Client, RedLock};

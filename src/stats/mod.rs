@@ -211,7 +211,8 @@ impl Stats {
         self.renewal_failures
     }
 
-    /// Returns how often a broken connection was replaced. Connections for messages do not count.
+    /// Returns how often a broken connection was replaced. Connections of the
+    /// [listener](crate#terms) do not count.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn reconnects(&self) -> u64 {
         self.reconnects

@@ -24,19 +24,20 @@ use crate::util::clock::{self, Patience};
 /// key in Redis, so a latch that was never set is open too: set the count before the first process
 /// waits. The next `try_set_count` begins the next round.
 ///
-/// The count has no owner and no lease: if a process dies before it counts down, its count stays
-/// until another caller counts down, or [deletes](CountDownLatch::delete) the latch. Use
-/// [`wait_for`](CountDownLatch::wait_for) if that may happen.
+/// The count has no owner and no lease: if a process dies before it counts down, the latch stays
+/// closed until another caller counts down in its place, or [deletes](CountDownLatch::delete) the
+/// latch. Use [`wait_for`](CountDownLatch::wait_for) if that may happen.
 ///
-/// A waiting caller returns at the end of the round of its call, also if it notices the end only in
-/// the next round. For this [`try_set_count`](CountDownLatch::try_set_count) gives each round a
-/// number. A round that Redisson sets has no number. So a caller that misses the end of a round,
-/// and finds such a round begun, waits for the end of that round too. The server keeps the number
-/// of a round for one day after the last change of the count by this library.
+/// A waiting caller returns once the round in which its call began is over, even if it notices this
+/// only in the next round. For this purpose [`try_set_count`](CountDownLatch::try_set_count) gives
+/// each round a number. A round that Redisson sets has no number. So a caller that misses the end
+/// of its round, and then finds a round of Redisson, waits for the end of that round too. The
+/// server keeps the number of a round for one day after the last change of the count by this
+/// library.
 ///
-/// Each change counts once, also if its request has to be repeated, by the request records that
-/// [`PlainSemaphore`](crate::PlainSemaphore#exactness) describes. A fail-over can lose the last
-/// changes; a latch whose key is lost is open.
+/// Each change counts once, even if its request has to be repeated. The request records that
+/// [`PlainSemaphore`](crate::PlainSemaphore#exactness) describes ensure this. A fail-over can lose
+/// the last changes; a latch whose key is lost is open.
 ///
 /// The key has no time to live. Use one kind for one name: a lock, a semaphore and a latch with the
 /// same name would use the same key.
@@ -122,8 +123,8 @@ impl CountDownLatch {
     /// Sets the count of an open latch; returns `false` if the latch is not open.
     ///
     /// Begins a round. Blocks until the server answers, for one response time-out at most. One
-    /// round trip. After an error without an answer the count may still be set, until the client
-    /// reaches the server again; never later.
+    /// round trip. If the server does not answer, it may still set the count after the error, but
+    /// no longer once the client has reached it again.
     ///
     /// # Errors
     /// [`is_configuration`](Error::is_configuration) if `count` is 0 or above 2^63 - 1, and the
@@ -154,8 +155,9 @@ impl CountDownLatch {
     /// client repeats the request in the background until the server answers, for ten minutes at
     /// most. So do not call again after [`is_connection`](Error::is_connection) or
     /// [`is_timeout`](Error::is_timeout) that is not [retryable](Error::is_retryable): that would
-    /// count twice. The repeated request counts in the round at that time. That is a later round if
-    /// the latch was [deleted](CountDownLatch::delete) meanwhile, or counted to 0 by other calls.
+    /// count twice. The repeated request counts in the round that it finds. That is a later round
+    /// if the latch was [deleted](CountDownLatch::delete) meanwhile, or counted to 0 by other
+    /// calls.
     ///
     /// # Errors
     /// The [errors of every verb](CountDownLatch#errors-of-every-verb). An error is retryable if
@@ -198,8 +200,8 @@ impl CountDownLatch {
     /// Deletes the latch, which opens it; returns whether it had a count.
     ///
     /// Wakes all waiting callers, those of Redisson too. Blocks until the server answers, for one
-    /// response time-out at most. One round trip. After an error without an answer the latch may
-    /// still be deleted, until the client reaches the server again; never later.
+    /// response time-out at most. One round trip. If the server does not answer, it may still
+    /// delete the latch after the error, but no longer once the client has reached it again.
     ///
     /// # Errors
     /// The [errors of every verb](CountDownLatch#errors-of-every-verb).
@@ -293,13 +295,13 @@ impl fmt::Debug for CountDownLatch {
 ///
 /// Made by [`CountDownLatch::count_down_on_drop`]. The drop does not block and does not fail. The
 /// client sends the request in the background, and repeats it until the server answers, for ten
-/// minutes at most. The request counts once, in the round at that time. A guard of a handle that
+/// minutes at most. The request counts once, in the round that it finds. A guard of a handle that
 /// cannot be used counts nothing: the verbs of that handle return the error. A drop after
 /// [`Client::close`](crate::Client::close) still counts; a drop in a forked child does not. After
-/// the close the request is repeated for one
-/// [`watchdog_timeout`](crate::Builder::watchdog_timeout) at most.
+/// the close the request is repeated for one [`watchdog_timeout`](crate::Builder::watchdog_timeout)
+/// at most.
 ///
-/// If the process dies, the guard is not dropped, and its count stays.
+/// If the process dies, the guard is not dropped, and the latch is not counted down for it.
 #[must_use = "a guard that is dropped at once counts down at once"]
 pub struct CountDownGuard {
     context: Result<Arc<LockContext>>,

@@ -121,9 +121,9 @@ impl PlainSemaphore {
 
     /// Sets the free permits of a semaphore without a key; returns `false` if it has one.
     ///
-    /// Blocks until the server answers, for one response time-out at most. One round trip. After an
-    /// error without an answer the permits may still be set, until the client reaches the server
-    /// again; never later.
+    /// Blocks until the server answers, for one response time-out at most. One round trip. If the
+    /// server does not answer, it may still set the permits after the error, but no longer once the
+    /// client has reached it again.
     ///
     /// # Errors
     /// The [errors of every verb](PlainSemaphore#errors-of-every-verb).

@@ -25,11 +25,11 @@ use crate::util::clock::{self, Patience};
 /// The watchdog renews the lease of a [`Permit`] until it is dropped. If a process dies, its
 /// permits are free again within one [watchdog time-out](crate::Builder::watchdog_timeout).
 ///
-/// The *capacity* is the number of permits, those in use included. If there is none yet, the first
-/// call that acquires permits on a handle [with permits](Semaphore::with_permits) sets it. Later
-/// only [`resize`](Semaphore::resize) changes it, or `setPermits` of Redisson. The capacity stays
-/// in Redis, without a time to live, when all permits are free. To remove a semaphore that nobody
-/// uses any more, delete its key.
+/// The *capacity* is the number of permits, those in use included. If the semaphore has no capacity
+/// yet, the first call that acquires permits on a handle [with permits](Semaphore::with_permits)
+/// sets the capacity. Later only [`resize`](Semaphore::resize) or `setPermits` of Redisson changes
+/// it. The capacity stays in Redis, without a time to live, when all permits are free. To remove a
+/// semaphore that nobody uses any more, delete its key.
 ///
 /// # Order
 /// A call gets all its permits at once. The waiting calls of one process are woken in the order of
@@ -40,12 +40,13 @@ use crate::util::clock::{self, Patience};
 /// intervals](crate::Builder::poll_interval) the call that has waited longest *claims* its permits.
 /// Later requests then leave these permits free, [`try_acquire`](Semaphore::try_acquire) included:
 /// it may return `None` although [`available`](Semaphore::available) is above zero. After two poll
-/// intervals a call waits only for releases, and for the calls that have waited longer, with one
-/// poll interval for each of them. Redisson ignores claims. A process that dies with a claim delays
-/// the others for three poll intervals, at least two seconds.
+/// intervals a call waits only for releases, and for the calls that have waited longer: these claim
+/// one after the other, and the next claim follows within one poll interval. Redisson ignores
+/// claims. A process that dies with a claim delays the others for three poll intervals, at least
+/// two seconds and at most one [watchdog time-out](crate::Builder::watchdog_timeout).
 ///
-/// A caller that has permits and waits for more can wait for ever, also beside free permits: the
-/// call with the claim may wait for those that the caller has. Get all permits in one call.
+/// A caller that has permits and waits for more can wait for ever, even while permits are free: the
+/// call with the claim may wait for the permits that this caller has. Get all permits in one call.
 ///
 /// # Clocks
 /// The server's clock decides when a lease ends. Redisson uses the clock of its host instead. So
@@ -198,8 +199,8 @@ impl Semaphore {
     ///   after one response time-out at the latest. Once the server has answered, the call waits
     ///   through outages.
     /// - [`is_cancelled`](crate::Error::is_cancelled) if the token is cancelled.
-    /// - [`is_lost`](crate::Error::is_lost) if three grants in a row arrived after their lease had
-    ///   expired, or one after the deadline of the call.
+    /// - [`is_lost`](crate::Error::is_lost) if three grants arrived after their lease had expired.
+    ///   One such grant suffices if the time of the call is over by then.
     /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the
     ///   permit than [`min_replicas`](crate::Builder::min_replicas) asks for.
     /// - The [errors of every verb](Semaphore#errors-of-every-verb).
@@ -335,9 +336,9 @@ impl Semaphore {
     /// [`is_configuration`](crate::Error::is_configuration) within the
     /// [poll interval](crate::Builder::poll_interval).
     ///
-    /// Blocks until the server answers, for one response time-out at most. One round trip. After an
-    /// error without an answer the capacity may still be set, until the client reaches the server
-    /// again; never later.
+    /// Blocks until the server answers, for one response time-out at most. One round trip. If the
+    /// server does not answer, it may still set the capacity after the error, but no longer once
+    /// the client has reached it again.
     ///
     /// # Errors
     /// The errors of [`available`](Semaphore::available).

@@ -106,8 +106,9 @@ impl<K: LockKind> Lock<K> {
     /// the lock is free. The call then asks the processes of the holders for more facts, if their
     /// clients have a [record](crate::Builder::announce): it connects to a server for this, in up
     /// to 250 ms per server that it tries, and waits 125 ms at most for the answers. Without an
-    /// answer these facts are unknown; see [`HolderInfo`]. A record is on any node of a cluster: if
-    /// that node is known not to answer, the call waits 250 ms for it, and does without.
+    /// answer these facts are unknown; see [`HolderInfo`]. In a cluster, the record of a client may
+    /// be on any node. If the client knows that this node does not answer, the call waits for it
+    /// for 250 ms, and then does without the record.
     ///
     /// # Errors
     /// The errors of [`is_locked`](Lock::is_locked), and [`is_server`](crate::Error::is_server)
@@ -174,11 +175,12 @@ impl<K: LockKind> Lock<K> {
     /// For repairs by hand. Wakes the waiters; those of a spin lock notice at their next attempt,
     /// and a queue lock is granted to its next waiter. A holder in this process loses its hold at
     /// once. The clients of up to 1,000 holders get a message, and their watchdogs ask the server
-    /// at once. Other holders notice the loss at the next renewal or check by their watchdog: those
-    /// of a client that receives no messages, because it is not connected or does neither
-    /// [announce itself](crate::Builder::announce) nor wait. A caller that gets the lock at the
-    /// same moment may lose its hold too, and notices the loss in the same way. Blocks until the
-    /// server answers, for one response time-out at most. Two round trips; one if the lock is free.
+    /// at once. All other holders notice the loss at the next renewal or check by their watchdog.
+    /// So do the holders of a client that receives no message, because it is not connected, or
+    /// neither [announces itself](crate::Builder::announce) nor waits. A caller that gets the lock
+    /// at the same moment may lose its hold too, and notices the loss in the same way. Blocks until
+    /// the server answers, for one response time-out at most. Two round trips; one if the lock is
+    /// free.
     ///
     /// The read side of an [`RwLock`](crate::RwLock) frees only read holds, the write side only
     /// write holds. Exception: while the writer also reads, the write side frees both holds and the

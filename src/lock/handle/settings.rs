@@ -144,8 +144,8 @@ impl<K: LockKind> Lock<K> {
     /// Only a release keeps the minimum. The lock is free when its lease ends if the hold is lost,
     /// if its process dies, or if no release reaches the server before that.
     ///
-    /// A release that an outage delays keeps the lock taken for as much longer, at most for one
-    /// lease. No release waits for replicas, so a fail-over can lose the minimum.
+    /// If an outage delays a release, the lock stays taken longer by the time of the delay, at most
+    /// by one lease. No release waits for replicas, so a fail-over can lose the minimum.
     ///
     /// Plain, fair, fenced, queue, spin and write locks permit a minimum. The verbs return
     /// [`is_configuration`](crate::Error::is_configuration) for readers, for
@@ -250,9 +250,9 @@ impl Lock<Plain> {
     /// [`unlock`](Lock::unlock) releases a detached hold of this process. If there is none, it
     /// subtracts one count of any process: the oldest.
     ///
-    /// Each guard has a renewed or fixed lease, as with a thread. If its process dies, its count
-    /// stays until the key expires: at most one lease after the last renewal by any caller with
-    /// this name.
+    /// Each guard has a renewed or fixed lease, as with a thread. If the process of a guard dies,
+    /// the count of the guard stays until the key expires: at most one lease after the last renewal
+    /// by any caller with this name.
     ///
     /// Another caller with this name can release the hold of this guard. If the name is the owner
     /// field of a Redisson thread, that thread can shorten the lease. The guard reports the loss

@@ -32,9 +32,9 @@ impl<K: LockKind> Lock<K> {
     /// [`with_cancel`](Lock::with_cancel) and the close of the client end it.
     ///
     /// A call also waits for an [`OwnedGuard`] that its own thread took, because the guard may be
-    /// in another thread by then. If it is not, the call waits for ever: after a second of such a
-    /// wait the [log](crate::_documentation::logging) has a warning (after 30 s if the call is for
-    /// an owned guard).
+    /// in another thread by then. If the calling thread still has the guard, the call waits for
+    /// ever: after a second of such a wait the [log](crate::_documentation::logging) has a warning
+    /// (after 30 s if the call is for an owned guard).
     ///
     /// # Errors
     /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout)
@@ -43,8 +43,8 @@ impl<K: LockKind> Lock<K> {
     ///   held, the call waits through outages.
     /// - [`is_cancelled`](crate::Error::is_cancelled) if the token is cancelled.
     /// - [`is_lost`](crate::Error::is_lost) if this thread still has a guard of a lost hold. Also
-    ///   if three grants of the lock arrived after their lease had expired, or one after the
-    ///   deadline of the call.
+    ///   if three grants of the lock arrived after their lease had expired; one such grant suffices
+    ///   if the time of the call is over by then.
     /// - [`is_deadlock`](crate::Error::is_deadlock) if this thread holds the lock as another kind
     ///   or under another holder name.
     /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the
@@ -68,9 +68,10 @@ impl<K: LockKind> Lock<K> {
     /// most. One round trip; none if this thread already holds the lock, or if another thread of
     /// this process holds it or waits for it. Calls for fair locks, queue locks, readers and named
     /// holders always ask the server. Also returns `None`, without a round trip, if this thread
-    /// holds the lock as another kind or under another holder name, and while this process leaves
-    /// the lock to another one: for two round trips (at most 20 ms) after its last release, if it
-    /// has held the lock again and again and another process received the message of that release.
+    /// holds the lock as another kind or under another holder name, and in a pause in which this
+    /// process leaves the lock to another one. The pause lasts for two round trips (at most 20 ms)
+    /// after the last release of this process. It occurs if this process has held the lock again
+    /// and again, and another process received the message of that release.
     ///
     /// # Errors
     /// The errors of [`lock`](Lock::lock), except [`is_deadlock`](crate::Error::is_deadlock).
