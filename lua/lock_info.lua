@@ -1,13 +1,14 @@
--- Describes locks: the remaining time, the holds and, for a search, the token and the queues.
+-- Describes locks, and for a search elections and semaphores too.
 -- KEYS: n the locks' hashes
 -- ARGV: 1 `look`; `token`, which also reads the token counter; or `search`, which leaves out hashes
---   without an owner field and also reads the token counter and the queues, 2 .. the name of each
---   lock with its hash tag
+--   without an owner field and also reads the rest, 2 .. the name of each lock with its hash tag
 -- RETURNS: one list per lock, empty without a key: 1 the reply of PTTL, 2 the fields and values,
 --   none for a key that is no hash or is left out, 3 for a read-write lock one number per field:
 --   the ms left of the reader, -2 without a time-out key, -1 if that key has no expiry or cannot be
 --   read, 4 except for `look`: the text of the token counter, empty if there is none, 5 and 6 for a
---   search: the queue of a fair lock, and the queue of a queue lock
+--   search: the queue of a fair lock, and the queue of a queue lock, 7 for a search: the owner and
+--   the value of the record of a leader, or nothing, 8 for a search, if permits of a semaphore are
+--   in use: the reply of `semaphore_info` with holders, and 1 is -2 without the key
 -- Atomic: the parts of the description must be of one moment.
 local reads_token, searches = ARGV[1] ~= 'look', ARGV[1] == 'search'
 
@@ -58,6 +59,16 @@ local function reader_leases(fields, name)
   return leases
 end
 
+-- Returns the description of a semaphore with permits in use, and nothing for any other key.
+local function used_permits(permits, expiries)
+  local stored = read('get', permits)
+  local is_number = stored == false or stored and string.match(stored, number_form)
+  if is_number and (read('zcard', expiries) or 0) > 0 then
+    local description, in_use = describe_permits(stored, expiries, 0, true)
+    return in_use > 0 and description
+  end
+end
+
 local infos = {}
 for position, lock in ipairs(KEYS) do
   local name = ARGV[position + 1]
@@ -70,6 +81,13 @@ for position, lock in ipairs(KEYS) do
   if searches and #fields > 0 then
     info[5] = read('lrange', 'redisson_lock_queue:' .. name, 0, -1) or {}
     info[6] = read('zrange', 'leasehold_queue:' .. name, 0, -1) or {}
+    -- An election has tokens.
+    local leader = info[4] ~= '' and read('hmget', 'leasehold_leader:' .. name, 'owner', 'value')
+    info[7] = leader and leader[1] and { leader[1], leader[2] or '' } or {}
+  end
+  if searches and #fields == 0 then
+    local permits = used_permits(lock, name .. ':timeout')
+    info = permits and { ttl, {}, {}, '', {}, {}, {}, permits } or info
   end
   infos[position] = info
 end

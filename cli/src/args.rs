@@ -200,14 +200,14 @@ pub(crate) struct LsArgs {
 #[derive(Args, Debug)]
 #[command(after_help = LOCK_CODES)]
 pub(crate) struct ShowArgs {
-    /// Name of the lock, or of a semaphore with permits in use
+    /// Name of the lock or semaphore, or a pattern as for `ls`
     pub(crate) name: String,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = DURATIONS)]
 pub(crate) struct WatchArgs {
-    /// Names of locks
+    /// Names of locks, or patterns as for `ls`
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
     /// Time between two looks
@@ -253,7 +253,7 @@ pub(crate) struct TopArgs {
 #[derive(Args, Debug)]
 #[command(after_help = with_durations(TIMELINE_CODES))]
 pub(crate) struct TimelineArgs {
-    /// Names of locks to observe
+    /// Names of locks to observe, or patterns as for `ls`
     #[arg(required_unless_present = "input", value_name = "NAME")]
     pub(crate) names: Vec<String>,
     /// Time for which the locks are observed

@@ -27,10 +27,11 @@ impl Client {
     /// the whole search by 250 ms at most. A search that finds 10,000 held locks takes the server
     /// about 0.15 s of processor time.
     ///
-    /// The search finds locks of all kinds, and returns each lock once, with the queue of a fair
-    /// lock or a queue lock. It recognizes a lock by the fields of its hash, and leaves out names
-    /// that are invalid or not UTF-8. It does not find semaphores and latches. The iterator keeps
-    /// the keys of all locks that it has found in memory.
+    /// The search finds locks of all kinds, elections, and semaphores with permits in use. It
+    /// returns each once, with the queue of a fair lock or a queue lock. It recognizes a lock by
+    /// the fields of its hash, and leaves out names that are invalid or not UTF-8. It does not find
+    /// plain semaphores and latches: the server has a number for each, and does not know who took
+    /// it. The iterator keeps the keys of all locks that it has found in memory.
     ///
     /// A lock that is held during the whole search is returned. Exception: the search may miss a
     /// lock after a fail-over, or if the slot of the lock moves to another server during the
@@ -57,9 +58,9 @@ impl Client {
 
     /// Returns the lock with this name, of any kind, or `None` if it is free.
     ///
-    /// Has the facts of [`locks`](Client::locks), and needs no search. Returns `None` also for a
-    /// free lock with waiting callers, for a hash of another program, and for the name of a
-    /// semaphore or a latch.
+    /// Has the facts of [`locks`](Client::locks), and needs no search. Also returns a semaphore
+    /// with permits in use. Returns `None` also for a free lock with waiting callers, for a hash of
+    /// another program, and for the name of a plain semaphore or a latch.
     ///
     /// Blocks until the servers answer, for one response time-out at most. Two round trips; one if
     /// the lock is free. Then asks the processes of the holders for more facts, as
@@ -102,8 +103,10 @@ impl Client {
     ///
     /// For repairs by hand. As [`Lock::force_unlock`](crate::Lock::force_unlock), without the need
     /// to know the kind: frees all holders of a lock with several, both sides of a read-write lock,
-    /// and the rest of a minimum hold, and wakes the waiters of the kind. Refuses a key that is no
-    /// lock, such as a semaphore, a latch or a hash of another program, and leaves it as it is.
+    /// and the rest of a minimum hold, and wakes the waiters of the kind. Takes all permits of a
+    /// semaphore away from their holders. Refuses a key that is no lock and leaves it as it is,
+    /// such as a hash of another program, a plain semaphore, a latch, and a semaphore without
+    /// permits in use.
     ///
     /// Two round trips: a look at the lock, and the release. One round trip if the lock is free;
     /// two more if the lock changes from readers to a writer, or back, between the look and the
@@ -132,8 +135,8 @@ impl Client {
     /// not pass them to event listeners. With Sentinel it audits the master, with a cluster all
     /// nodes that serve slots. A command of the audit that a server refuses is a finding.
     ///
-    /// Blocks for one response time-out per server at most. One round trip per server, one server
-    /// after the other; one more without a cluster. A node of a cluster that does not answer is a
+    /// Blocks for one response time-out per server at most, one server after the other; for one
+    /// more without a cluster. One round trip per server; one more without a cluster. A node of a cluster that does not answer is a
     /// finding too, and the call goes on with the other nodes.
     ///
     /// # Errors

@@ -37,6 +37,9 @@ const ELECTION_CHANNEL: &str = "leasehold_election";
 const PERMITS_CHANNEL: &str = "redisson_sc";
 const LATCH_CHANNEL: &str = "redisson_countdownlatch__channel__";
 
+/// Redisson's suffix of the key of a semaphore's expiries.
+const EXPIRIES: &str = ":timeout";
+
 /// The prefixes of the further keys of semaphores and latches.
 const CLAIM: &str = "leasehold_claim";
 const REQUEST: &str = "leasehold_request";
@@ -160,7 +163,7 @@ impl Name {
         self.synchronizer.get_or_init(|| {
             Box::new(SynchronizerKeys {
                 permits_channel: make(PERMITS_CHANNEL),
-                expiries: format!("{}:timeout", self.tagged()),
+                expiries: format!("{}{EXPIRIES}", self.tagged()),
                 claim: make(CLAIM),
                 // Redisson puts braces around a name that has a hash tag too.
                 latch_channel: format!("{LATCH_CHANNEL}{{{}}}", self.key),
@@ -177,6 +180,20 @@ impl Name {
     /// Returns the key of the expiries of the permits in use, a sorted set of permit ids.
     pub(crate) fn expiries_key(&self) -> &str {
         &self.synchronizer().expiries
+    }
+
+    /// Returns the key of the semaphore with this key of expiries; `None` for other keys.
+    pub(crate) fn key_of_expiries(key: &str) -> Option<&str> {
+        let tagged = key.strip_suffix(EXPIRIES)?;
+        match tagged.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
+            Some(key) if !key.contains('{') => Some(key),
+            _ => Some(tagged).filter(|key| key.contains('{')),
+        }
+    }
+
+    /// Returns the channels on which waiting callers of locks and semaphores may listen.
+    pub(crate) fn channels_of_waiters(&self) -> [&str; 3] {
+        [self.channel(), self.rw_channel(), self.permits_channel()]
     }
 
     /// Returns the key of the claim of the oldest waiting caller of a semaphore, a hash.
@@ -328,6 +345,10 @@ mod tests {
         assert_eq!(tagged.permits_channel(), "redisson_sc:a{b}c");
         assert_eq!(plain.expiries_key(), "{x}:timeout");
         assert_eq!(tagged.expiries_key(), "a{b}c:timeout");
+        for name in [&plain, &tagged, &Name::new("", "{a}{b}".into()).expect("good")] {
+            assert_eq!(Name::key_of_expiries(name.expiries_key()), Some(name.key()));
+        }
+        assert_eq!(["x", "{x}", "x:timeout"].map(Name::key_of_expiries), [None; 3]);
         assert_eq!(plain.claim_key(), "leasehold_claim:{x}");
         assert_eq!(plain.leader_key(), "leasehold_leader:{x}");
         assert_eq!(tagged.election_channel(), "leasehold_election:a{b}c");

@@ -3,8 +3,8 @@
 //! Each script is one file in `lua/`, embedded at compile time. A new script needs its file, one
 //! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`). The
 //! scripts that grant a queue lock begin with a common text; so do those that look at the head of
-//! the queue of a fair lock, and those that must know whether a hash is that of a lock. Each common
-//! text is a file of its own.
+//! the queue of a fair lock, those that must know whether a hash is that of a lock, and those that
+//! describe a semaphore. Each common text is a file of its own.
 //!
 //! A script that announces a release does so by a publication that has a form for shards. The wake
 //! channel, on which an acquire script publishes a refusal, is no shard channel, so with sharded
@@ -75,7 +75,9 @@ pub(crate) static SEMAPHORE_EARLY_RELEASE: Script = script!("semaphore_early_rel
 pub(crate) static SEMAPHORE_LEAVE: Script = script!("semaphore_leave");
 pub(crate) static SEMAPHORE_RENEW: Script = script!("semaphore_renew");
 pub(crate) static SEMAPHORE_POLL: Script = script!("semaphore_poll");
-pub(crate) static SEMAPHORE_INFO: Script = script!("semaphore_info").reading();
+pub(crate) static SEMAPHORE_INFO: Script =
+    script!("semaphore_info" after "permit_counts").reading();
+pub(crate) static SEMAPHORE_FORCE_RELEASE: Script = script!("semaphore_force_release");
 pub(crate) static SEMAPHORE_RESIZE: Script = script!("semaphore_resize");
 
 pub(crate) static COUNT_TAKE: Script = script!("count_take");
@@ -99,7 +101,7 @@ pub(crate) static EARLY_RELEASE: Script = script!("early_release");
 pub(crate) static CLIENT_RECORD: Script = script!("client_record");
 
 /// Reads the holders of locks, and finds locks among the keys of a server.
-pub(crate) static LOCK_INFO: Script = script!("lock_info").reading();
+pub(crate) static LOCK_INFO: Script = script!("lock_info" after "permit_counts").reading();
 
 /// Finds the free locks among many.
 pub(crate) static POLL_MANY: Script = script!("poll_many").reading();

@@ -6,7 +6,11 @@ use std::time::Duration;
 use super::holder::HolderInfo;
 use super::live::LiveAnswers;
 use super::lock_state::{LockState, Side};
+use super::permits::PermitCounts;
 use crate::command::name::Name;
+
+/// The kind of the lock of an election with a leader.
+const ELECTION: &str = "election";
 
 /// The callers that wait for a lock, for permits or for a latch, at the time of the query.
 ///
@@ -55,7 +59,7 @@ impl WaitingInfo {
     }
 }
 
-/// A held lock, in the form that [`Client::locks`](crate::Client::locks) returns.
+/// A held lock, or a semaphore with permits in use, in the form that [`Client::locks`](crate::Client::locks) returns.
 ///
 /// Also returned by [`Client::lock_info`](crate::Client::lock_info) and
 /// [`LockWatch::look`](crate::LockWatch::look). The value is a snapshot at the time of the query.
@@ -71,23 +75,28 @@ pub struct LockInfo {
     remaining: Option<Duration>,
     waiting: WaitingInfo,
     token: Option<u64>,
+    leader_value: Option<String>,
+    permits: Option<PermitCounts>,
 }
 
 impl LockInfo {
     /// Returns the facts that the server has; `subscribers` are those of the lock's channel.
     pub(super) fn new(name: &Name, state: &LockState, subscribers: u64) -> LockInfo {
         let queue = state.queue();
+        let leader_value = state.leader_value().map(str::to_owned);
         LockInfo {
             name: name.given().to_string(),
-            kind: state.kind().name(),
+            kind: if leader_value.is_some() { ELECTION } else { state.kind().name() },
             holders: state.holders(Side::Both),
-            remaining: state.remaining,
+            remaining: state.remaining(),
             waiting: if queue.is_empty() {
                 WaitingInfo::of_processes(subscribers)
             } else {
                 WaitingInfo::of_queue(queue)
             },
             token: state.token(),
+            leader_value,
+            permits: state.permits().map(|permits| permits.counts),
         }
     }
 
@@ -106,9 +115,11 @@ impl LockInfo {
         &self.name
     }
 
-    /// Returns the name of the kind, as [events](crate::Acquired) show it: `lock`, `fair lock`.
+    /// Returns the name of the kind, as [events](crate::Acquired) show it: `lock`, `fair lock`,
+    /// `semaphore`.
     ///
-    /// The hold tells its kind, whether its process answers or not. A hold of Redisson does not: it
+    /// The lock of an [`Election`](crate::Election) with an announced leader is an `election`, else
+    /// a `queue lock`. The hold tells its kind, whether its process answers or not. A hold of Redisson does not: it
     /// counts as that of a `fair lock` while callers wait in the queue of such a lock, of a `fenced
     /// lock` if the name has a token counter, and of a `lock` otherwise.
     #[must_use = "a query changes nothing: use its answer"]
@@ -117,6 +128,8 @@ impl LockInfo {
     }
 
     /// Returns the holders, none after an [early release](crate::Lock::with_min_hold).
+    ///
+    /// Those of a semaphore are as in [`Semaphore::holders`](crate::Semaphore::holders).
     #[must_use = "a query changes nothing: use its answer"]
     pub fn holders(&self) -> &[HolderInfo] {
         &self.holders
@@ -124,7 +137,7 @@ impl LockInfo {
 
     /// Returns the remaining lease of the lock on the server. Millisecond precision.
     ///
-    /// With several readers, the longest of their leases. After an early release, the rest of the
+    /// With several readers, or permits of a semaphore, the longest of their leases. After an early release, the rest of the
     /// minimum. `None` for a lock without a time to live.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn remaining(&self) -> Option<Duration> {
@@ -149,5 +162,26 @@ impl LockInfo {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn token(&self) -> Option<u64> {
         self.token
+    }
+    /// Returns the value of the leader of an election, as [`Leader::value`](crate::Leader::value).
+    ///
+    /// `None` for another lock, and for an election whose leader is not announced yet.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn leader_value(&self) -> Option<&str> {
+        self.leader_value.as_deref()
+    }
+
+    /// Returns the number of permits in use, if this is a semaphore.
+    ///
+    /// Permits that a minimum keeps in use after an early release count, and have no holder.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn in_use(&self) -> Option<u64> {
+        self.permits.map(|permits| permits.in_use)
+    }
+
+    /// Returns the capacity, if this is a semaphore: the number of its permits.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn permits(&self) -> Option<i64> {
+        self.permits.map(|permits| permits.capacity)
     }
 }

@@ -1,4 +1,4 @@
-//! The data of one lock on the server, as `lua/lock_info.lua` returns it.
+//! The data of one lock or semaphore on the server, as `lua/lock_info.lua` returns it.
 //!
 //! | field of the hash | value | meaning |
 //! | --- | --- | --- |
@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use super::holder::HolderInfo;
 use super::owner_field::{OwnerField, OwnerSuffix, time_of};
+use super::permits::PermitsState;
+use crate::command::name::Name;
 use crate::command::owner::HoldId;
 use crate::error::Result;
 use crate::events::Kind;
@@ -27,10 +29,10 @@ pub(crate) enum Side {
     Both,
 }
 
-/// The data of one lock.
+/// The data of one lock, or of one semaphore with permits in use.
 #[derive(Debug)]
 pub(super) struct LockState {
-    pub(super) remaining: Option<Duration>,
+    remaining: Option<Duration>,
     fields: Vec<LockField>,
     /// The text of the token counter; empty if there is none, and if it was not read.
     counter: Vec<u8>,
@@ -38,6 +40,10 @@ pub(super) struct LockState {
     fair_queue: Vec<String>,
     /// The owner fields of callers that wait for a queue lock, in their order.
     waiters: Vec<String>,
+    /// The owner and the value of the record of an election's leader.
+    leader: Option<(String, String)>,
+    /// The permits of a semaphore, which has no fields.
+    permits: Option<PermitsState>,
 }
 
 /// One field of the hash.
@@ -130,15 +136,43 @@ impl LockState {
         }
         let counter = next().into_text().unwrap_or_default();
         let (fair_queue, waiters) = (read_owners(next())?, read_owners(next())?);
-        let remaining = lease_left(remaining.into_int()?);
-        Ok(Some(LockState { remaining, fields, counter, fair_queue, waiters }))
+        let leader = <[String; 2]>::try_from(read_owners(next())?).ok();
+        let permits = parts.next().map(PermitsState::read).transpose()?;
+        Ok(Some(LockState {
+            remaining: lease_left(remaining.into_int()?),
+            fields,
+            counter,
+            fair_queue,
+            waiters,
+            leader: leader.map(|[owner, value]| (owner, value)),
+            permits,
+        }))
+    }
+
+    /// Returns the permits, if this is a semaphore.
+    pub(super) fn permits(&self) -> Option<&PermitsState> {
+        self.permits.as_ref()
+    }
+
+    /// Returns the remaining lease; that of the permit with the longest.
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        self.permits.as_ref().map_or(self.remaining, PermitsState::remaining)
+    }
+
+    /// Returns the value of the leader, whose record counts only while its owner holds the lock.
+    pub(super) fn leader_value(&self) -> Option<&str> {
+        let (owner, value) = self.leader.as_ref()?;
+        self.has_hold(owner).then_some(value)
     }
 
     /// Returns whether the hash is that of a lock, and not of another program.
     ///
     /// Every field has one of the forms above, with a count. The name of a named holder has a hold
-    /// beside it.
+    /// beside it. A semaphore counts as a lock.
     pub(super) fn is_lock(&self) -> bool {
+        if self.permits.is_some() {
+            return true;
+        }
         let has = |role: fn(&LockField) -> bool| self.fields.iter().any(role);
         let has_holds = has(|it| matches!(it.role, FieldRole::NamedHold(_)));
         let has_mode = self.mode().is_some();
@@ -158,7 +192,7 @@ impl LockState {
     /// Returns the kind: that of the hold, which its number tells, if leasehold wrote the field.
     pub(super) fn kind(&self) -> Kind {
         match self.kind_of_keys() {
-            kind @ (Kind::Read | Kind::Write | Kind::Named) => kind,
+            kind @ (Kind::Read | Kind::Write | Kind::Named | Kind::Semaphore) => kind,
             kind => self.fields.iter().find_map(LockField::told_kind).unwrap_or(kind),
         }
     }
@@ -172,6 +206,7 @@ impl LockState {
         match self.mode() {
             Some(Side::Read) => Kind::Read,
             Some(_) => Kind::Write,
+            None if self.permits.is_some() => Kind::Semaphore,
             None if is_named => Kind::Named,
             None if !self.fair_queue.is_empty() => Kind::Fair,
             None if !self.waiters.is_empty() => Kind::Queued,
@@ -180,8 +215,13 @@ impl LockState {
         }
     }
 
-    pub(super) fn is_read_write(&self) -> bool {
-        self.mode().is_some()
+    /// Returns the channel with the messages for waiting callers.
+    pub(super) fn channel<'n>(&self, name: &'n Name) -> &'n str {
+        match (&self.permits, self.mode()) {
+            (Some(_), _) => name.permits_channel(),
+            (None, Some(_)) => name.rw_channel(),
+            (None, None) => name.channel(),
+        }
     }
 
     /// Returns the callers in the queue that the kind has, in its order.
@@ -204,6 +244,9 @@ impl LockState {
 
     /// Returns the holders on one side, without the records of their clients.
     pub(super) fn holders(&self, side: Side) -> Vec<HolderInfo> {
+        if let Some(permits) = &self.permits {
+            return permits.holders();
+        }
         let mut holders = self.named_holders(side);
         let name = holders.first().map(|holder| holder.owner().to_owned());
         let holds = holders.len() as u64;

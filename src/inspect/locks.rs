@@ -53,8 +53,8 @@ pub struct Locks {
     engine: Arc<Engine>,
     /// The pattern of keys.
     pattern: String,
-    /// The servers with unscanned keys. The scan is at the first server.
-    servers: VecDeque<Target>,
+    /// The scans that are not complete. The cursor is that of the first.
+    scans: VecDeque<Scan>,
     cursor: Vec<u8>,
     /// The number of pages that the next step reads. Each step doubles it.
     pages: usize,
@@ -65,6 +65,22 @@ pub struct Locks {
     found_keys: HashSet<String>,
     records: ClientRecords,
     session: LiveSession,
+}
+
+/// One pass over the keys of a server.
+#[derive(Clone, Copy, Debug)]
+struct Scan {
+    server: Target,
+    sought: Sought,
+}
+
+/// The type of the keys that a scan looks at.
+#[derive(Clone, Copy, Debug)]
+enum Sought {
+    /// The hashes of locks.
+    Hashes,
+    /// The expiries of permits: few keys are sorted sets, but any string may be a number of permits.
+    Expiries,
 }
 
 impl fmt::Debug for Locks {
@@ -78,7 +94,7 @@ impl Iterator for Locks {
 
     fn next(&mut self) -> Option<Result<LockInfo>> {
         while self.found.is_empty() {
-            if self.servers.is_empty() {
+            if self.scans.is_empty() {
                 return self.errors.pop_front().map(Err);
             }
             self.read_ahead();
@@ -96,9 +112,11 @@ impl Locks {
         engine.check_open()?;
         let limit = engine.limit(engine.response_limit());
         engine.wait_until_ready(&limit)?;
-        let servers = Inspector::new(&engine, &limit).targets().into();
+        let servers = Inspector::new(&engine, &limit).targets().into_iter();
+        let both =
+            |server| [Sought::Hashes, Sought::Expiries].map(|sought| Scan { server, sought });
         Ok(Locks {
-            servers,
+            scans: servers.flat_map(both).collect(),
             session: LiveSession::open(&engine),
             engine,
             pattern,
@@ -118,12 +136,12 @@ impl Locks {
             if page > 0 && clock::now() >= end {
                 break;
             }
-            let Some(server) = self.servers.pop_front() else { break };
-            match self.read_page(server) {
+            let Some(scan) = self.scans.pop_front() else { break };
+            match self.read_page(scan) {
                 Ok(locks) => {
                     found.extend(locks);
                     if self.cursor != BEGIN {
-                        self.servers.push_front(server);
+                        self.scans.push_front(scan);
                     }
                 }
                 // The search goes on with the next server if the error concerns one of several.
@@ -132,7 +150,7 @@ impl Locks {
                     if self.engine.is_partial(&error) {
                         self.note(error);
                     } else {
-                        self.servers.clear();
+                        self.scans.clear();
                         self.errors.push_back(error);
                     }
                 }
@@ -146,22 +164,20 @@ impl Locks {
     /// Reads the next keys of a server, and the locks among them.
     ///
     /// An error about one of several servers is that of the scan.
-    fn read_page(&mut self, server: Target) -> Result<Vec<LockInfo>> {
+    fn read_page(&mut self, scan: Scan) -> Result<Vec<LockInfo>> {
         let engine = Arc::clone(&self.engine);
         engine.check_open()?;
         let limit = engine.limit(engine.response_limit());
         let inspector = Inspector::new(&engine, &limit);
-        let keys = self.scan(&inspector, server)?;
-        let names = self.new_names(keys);
+        let keys = self.scan(&inspector, scan)?;
+        let names = self.new_names(keys, scan.sought);
         let states = inspector.describe(&names);
         let mut locks = Vec::new();
         for (name, state) in names.into_iter().zip(states) {
             let state = self.known(state)?.flatten();
             locks.extend(state.filter(LockState::is_lock).map(|state| (name, state)));
         }
-        let channels = locks.iter().map(|(name, state)| {
-            if state.is_read_write() { name.rw_channel() } else { name.channel() }
-        });
+        let channels = locks.iter().map(|(name, state)| state.channel(name));
         let counts = inspector.subscribers(&channels.collect::<Vec<_>>());
         let mut found = Vec::new();
         for ((name, state), count) in locks.iter().zip(counts) {
@@ -196,11 +212,14 @@ impl Locks {
     }
 
     /// Returns the next keys of a server.
-    fn scan(&mut self, inspector: &Inspector<'_>, server: Target) -> Result<Vec<Vec<u8>>> {
-        let pattern = self.pattern.as_bytes();
+    fn scan(&mut self, inspector: &Inspector<'_>, scan: Scan) -> Result<Vec<Vec<u8>>> {
+        let (pattern, of_type): (&[u8], &[u8]) = match scan.sought {
+            Sought::Hashes => (self.pattern.as_bytes(), b"hash"),
+            Sought::Expiries => (b"*:timeout", b"zset"),
+        };
         let parts: [&[u8]; 8] =
-            [b"SCAN", &self.cursor, b"MATCH", pattern, b"COUNT", PAGE, b"TYPE", b"hash"];
-        let reply = inspector.ask_in_turn(Call::command(&parts), server)?;
+            [b"SCAN", &self.cursor, b"MATCH", pattern, b"COUNT", PAGE, b"TYPE", of_type];
+        let reply = inspector.ask_in_turn(Call::command(&parts), scan.server)?;
         let mut parts = reply.into_list()?.into_iter();
         let mut next = || parts.next().unwrap_or(Reply::Nil);
         self.cursor = next().into_text()?;
@@ -208,9 +227,16 @@ impl Locks {
     }
 
     /// Returns the names of those keys that may be locks and were not found before.
-    fn new_names(&self, keys: Vec<Vec<u8>>) -> Vec<Name> {
-        let keys: BTreeSet<_> =
-            keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect();
+    fn new_names(&self, keys: Vec<Vec<u8>>, sought: Sought) -> Vec<Name> {
+        let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
+        let keys = keys.filter_map(|key| match sought {
+            Sought::Hashes => Some(key),
+            Sought::Expiries => {
+                let semaphore = Name::key_of_expiries(&key)?;
+                pattern::matches(&self.pattern, semaphore).then(|| semaphore.to_owned())
+            }
+        });
+        let keys: BTreeSet<_> = keys.collect();
         let is_new = |key: &String| !client_record::is_key(key) && !self.found_keys.contains(key);
         let prefix = self.engine.name_prefix();
         let name = |key: String| Name::new(prefix, key.strip_prefix(prefix)?.into()).ok();

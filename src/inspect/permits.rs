@@ -1,4 +1,7 @@
 //! The numbers of permits of a semaphore, and the holders of those in use.
+//!
+//! `semaphore_info.lua` describes one semaphore; `lock_info.lua` describes semaphores among locks,
+//! in the same form.
 
 use std::time::Duration;
 
@@ -11,6 +14,8 @@ use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::permit::{self, PermitId};
 use crate::command::script;
+use crate::engine::Engine;
+use crate::engine::absence::Asked;
 use crate::error::Result;
 use crate::transport::call::Call;
 use crate::transport::pool::Target;
@@ -29,7 +34,15 @@ pub(crate) struct PermitCounts {
     pub(crate) capacity: i64,
 }
 
+/// The permits of a semaphore at one moment, with the ids of those in use.
+#[derive(Debug)]
+pub(super) struct PermitsState {
+    pub(super) counts: PermitCounts,
+    used: Vec<UsedPermit>,
+}
+
 /// A permit in use: its id, and the milliseconds to its expiry.
+#[derive(Debug)]
 struct UsedPermit {
     id: Vec<u8>,
     left: Option<Duration>,
@@ -53,14 +66,8 @@ impl Inspector<'_> {
         capacity: Option<u32>,
         target: Target,
     ) -> Result<PermitCounts> {
-        let parts = self.ask(info_call(name, capacity, b"counts"), target)?.into_list()?;
-        let number = |at: usize| {
-            let part = parts.get(at).unwrap_or(&Reply::Nil);
-            // A number beyond 64 bits becomes the nearest one.
-            number_of(part).map(|number| number as i64)
-        };
-        let in_use = u64::try_from(number(1)?).unwrap_or(0);
-        Ok(PermitCounts { available: number(0)?, in_use, capacity: number(2)? })
+        let reply = self.ask(info_call(name, capacity, b"counts"), target)?;
+        Ok(PermitsState::read(reply)?.counts)
     }
 
     /// Returns the holders of the permits in use: one for each hold of leasehold, and one for each
@@ -70,14 +77,54 @@ impl Inspector<'_> {
     pub(crate) fn permit_holders(&self, name: &Name, target: Target) -> Result<Vec<HolderInfo>> {
         let asked = self.engine().asks_now();
         let reply = self.ask(info_call(name, None, b"holders"), target)?;
-        let permits = read_permits(reply.into_list()?)?;
-        let ids: HashSet<&[u8]> = permits.iter().map(|permit| &*permit.id).collect();
-        self.engine().lose_absent(asked, name.key(), |hold| {
-            hold.owner().permits().is_some_and(|own| own.iter().any(|id| !ids.contains(id)))
-        });
-        let mut holders = holders(permits);
+        let permits = PermitsState::read(reply)?;
+        permits.lose_absent(self.engine(), asked, name);
+        let mut holders = permits.holders();
         self.add_facts(name, &mut holders)?;
         Ok(holders)
+    }
+}
+
+impl PermitsState {
+    /// Reads the description of a semaphore.
+    pub(super) fn read(reply: Reply) -> Result<PermitsState> {
+        let parts = reply.into_list()?;
+        let part = |at: usize| parts.get(at).unwrap_or(&Reply::Nil);
+        // A number beyond 64 bits becomes the nearest one.
+        let number = |at: usize| number_of(part(at)).map(|number| number as i64);
+        let counts = PermitCounts {
+            available: number(0)?,
+            in_use: u64::try_from(number(1)?).unwrap_or(0),
+            capacity: number(2)?,
+        };
+        let now = number_of(part(4))?;
+        let permits = parts.into_iter().nth(3).unwrap_or(Reply::Nil).into_list()?;
+        let used = permits.chunks_exact(2).map(|pair| {
+            let expiry = number_of(&pair[1])?;
+            let left = Some(Duration::from_millis((expiry - now).max(0.0) as u64))
+                .filter(|_| expiry < NEVER);
+            Ok(UsedPermit { id: pair[0].clone().into_text()?, left })
+        });
+        Ok(PermitsState { counts, used: used.collect::<Result<_>>()? })
+    }
+
+    /// Returns the holders: one for each run of consecutive permits, and one for each permit of
+    /// others.
+    pub(super) fn holders(&self) -> Vec<HolderInfo> {
+        holders(&self.used)
+    }
+
+    /// Returns the time until all permits in use have expired; `None` if some never expire.
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        self.used.iter().map(|permit| permit.left).collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
+    /// Ends the holds of this process some of whose permits are not in use.
+    pub(super) fn lose_absent(&self, engine: &Engine, asked: Asked, name: &Name) {
+        let ids: HashSet<&[u8]> = self.used.iter().map(|permit| &*permit.id).collect();
+        engine.lose_absent(asked, name.key(), |hold| {
+            hold.owner().permits().is_some_and(|own| own.iter().any(|id| !ids.contains(id)))
+        });
     }
 }
 
@@ -92,25 +139,14 @@ fn number_of(part: &Reply) -> Result<f64> {
     text.and_then(|text| text.parse().ok()).ok_or_else(|| reply::unexpected(part))
 }
 
-fn read_permits(mut parts: Vec<Reply>) -> Result<Vec<UsedPermit>> {
-    let now = number_of(parts.get(4).unwrap_or(&Reply::Nil))?;
-    let list = parts.drain(..).nth(3).unwrap_or(Reply::Nil).into_list()?;
-    let permits = list.chunks_exact(2).map(|pair| {
-        let expiry = number_of(&pair[1])?;
-        let left = Duration::from_millis((expiry - now).max(0.0) as u64);
-        let left = Some(left).filter(|_| expiry < NEVER);
-        Ok(UsedPermit { id: pair[0].clone().into_text()?, left })
-    });
-    permits.collect()
-}
-
-/// Returns one holder for each run of consecutive permits, and one for each permit of others.
-fn holders(mut permits: Vec<UsedPermit>) -> Vec<HolderInfo> {
+fn holders(permits: &[UsedPermit]) -> Vec<HolderInfo> {
+    let mut permits: Vec<&UsedPermit> = permits.iter().collect();
     permits.sort_by(|a, b| a.id.cmp(&b.id));
     let (mut runs, mut others): (Vec<PermitRun>, Vec<HolderInfo>) = (Vec::new(), Vec::new());
     for UsedPermit { id, left } in permits {
+        let left = *left;
         let is_time = |number| owner_field::time_of(number).is_some();
-        let (client, number) = match permit::read(&id) {
+        let (client, number) = match permit::read(id) {
             Some(PermitId::Held(client, number)) if is_time(number) => (client, number),
             Some(PermitId::Kept(_, number)) if is_time(number) => continue,
             _ => {
@@ -161,7 +197,7 @@ mod tests {
         all.extend(permits(one, number + 4, 1, 80));
         all.extend(permits(other, number + 3, 2, 90));
         all.push(UsedPermit { id: vec![0xab; 16], left: None });
-        let mut found: Vec<_> = holders(all)
+        let mut found: Vec<_> = holders(&all)
             .iter()
             .map(|it| (it.client_id(), it.owner().to_owned(), it.count(), it.remaining()))
             .collect();
@@ -179,7 +215,7 @@ mod tests {
     #[test]
     fn a_random_id_with_the_form_of_ours_needs_a_plausible_time() {
         let implausible = permits(owner::client_id(), 7, 1, 10);
-        let found = holders(implausible);
+        let found = holders(&implausible);
         assert_eq!((found.len(), found[0].client_id()), (1, None));
     }
 }

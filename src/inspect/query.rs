@@ -66,6 +66,17 @@ impl ClientRecords {
     }
 }
 
+/// A held lock, before its release by force.
+#[derive(Debug)]
+pub(crate) struct LockToForce {
+    /// The kind that the keys suggest; [`Kind::Plain`] for a key that is no lock.
+    pub(crate) kind: Kind,
+    /// The clients of the holders.
+    pub(crate) clients: BTreeSet<Uuid>,
+    /// The connection of the look.
+    pub(crate) connection: ConnectionId,
+}
+
 /// Sends the commands of one query.
 #[derive(Debug)]
 pub(crate) struct Inspector<'a> {
@@ -206,19 +217,19 @@ impl<'a> Inspector<'a> {
         self.limit.no_later_than(clock::now() + PATIENCE)
     }
 
-    /// Returns the kind that the keys of a lock suggest, and the connection of the reply.
+    /// Returns what the keys of a lock tell about a release by force; `None` if the lock is free.
     ///
-    /// `None` if the lock is free; [`Kind::Plain`] for a key that is no lock. One round trip.
-    pub(crate) fn kind_of_keys(
-        &self,
-        name: &Name,
-        target: Target,
-    ) -> Result<Option<(Kind, ConnectionId)>> {
+    /// One round trip.
+    pub(crate) fn to_force(&self, name: &Name, target: Target) -> Result<Option<LockToForce>> {
         let (asked, call) = (self.engine.asks_now(), describe_call([name], Reading::Search));
         let reply = self.engine.router.call(call, target, self.limit)?;
         let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?.flatten();
         self.lose_absent(asked, name, state.as_ref());
-        Ok(state.map(|state| (state.kind_of_keys(), reply.connection)))
+        Ok(state.map(|state| LockToForce {
+            kind: state.kind_of_keys(),
+            clients: state.holders(Side::Both).iter().filter_map(HolderInfo::client_id).collect(),
+            connection: reply.connection,
+        }))
     }
 
     /// Describes the keys that are hashes with an owner field, in the order of the names, which a
@@ -243,8 +254,8 @@ impl<'a> Inspector<'a> {
         let (asked, batches) = (self.engine.asks_now(), self.batches(names));
         let queued = self.queue_batches(names, &batches, first);
         let same = Target::prefer(queued.first().map(|routed| routed.connection));
-        let channels = names.iter().flat_map(|name| [name.channel(), name.rw_channel()]);
-        let channels: Vec<_> = channels.collect();
+        let channels_of = |name| Name::channels_of_waiters(name);
+        let channels: Vec<_> = names.iter().flat_map(channels_of).collect();
         let subscribers = self.queue_subscribers(&channels, same);
         if self.engine.is_cluster() {
             let counting = subscribers.iter().map(|(_, routed)| routed);
@@ -255,9 +266,13 @@ impl<'a> Inspector<'a> {
         let at_silent = self.limit_at_silent(queued.iter().map(|routed| routed.connection.node));
         let states = self.receive(names, &batches, queued, asked, &at_silent);
         let counts = self.count_subscribers(subscribers, channels.len(), &at_silent);
-        let counted = states.into_iter().zip(counts.chunks(2)).map(|(state, counts)| {
+        let per_name = channels.len() / names.len().max(1);
+        let counted = names.iter().zip(states).zip(counts.chunks(per_name.max(1)));
+        let counted = counted.map(|((name, state), counts)| {
             let Some(state) = state?.filter(LockState::is_lock) else { return Ok(None) };
-            let count = counts[usize::from(state.is_read_write())].clone()?;
+            let mut counts = channels_of(name).into_iter().zip(counts);
+            let count = counts.find(|(channel, _)| *channel == state.channel(name));
+            let count = count.map_or(Ok(0), |(_, count)| count.clone())?;
             Ok(Some((state, count)))
         });
         counted.collect()
@@ -320,8 +335,11 @@ impl<'a> Inspector<'a> {
 
     /// Ends the holds of this process that the state of their lock does not show.
     ///
-    /// Permits on the same name are no fields of a hash.
+    /// Permits on the same name are no fields of a hash: a semaphore shows them.
     fn lose_absent(&self, asked: Asked, name: &Name, state: Option<&LockState>) {
+        if let Some(permits) = state.and_then(LockState::permits) {
+            permits.lose_absent(self.engine, asked, name);
+        }
         self.engine.lose_absent(asked, name.key(), |hold| {
             let is_shown = |state: &LockState| state.has_hold(hold.owner().hold());
             hold.owner().permits().is_none() && !state.is_some_and(is_shown)

@@ -57,6 +57,9 @@ serialize!(
         remaining: it.remaining().map(|span| span.as_secs_f64()),
         waiting: it.waiting(),
         token: it.token(),
+        leader_value: it.leader_value(),
+        in_use: it.in_use(),
+        permits: it.permits(),
     }
 );
 

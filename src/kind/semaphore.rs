@@ -12,8 +12,12 @@
 //! waited for longer than one poll interval. Other callers leave that number of permits free. Polls
 //! of the watchdog set and keep claims, in the order of the arrivals of their callers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use uuid::Uuid;
+
+use crate::command::details::wake_channel;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::script;
@@ -96,6 +100,16 @@ pub(crate) fn poll(polls: &[PermitPoll<'_>], lifetime: Duration) -> Call {
     });
     let args = std::iter::once(lifetime.as_bytes()).chain(args);
     Call::script(&script::SEMAPHORE_POLL, all_keys, args)
+}
+
+/// Returns the call that takes all permits in use away from their holders, and tells these clients.
+///
+/// [`rules::read_release`] reads its reply. The call must not run twice.
+pub(crate) fn force_release(name: &Name, clients: &BTreeSet<Uuid>) -> Call {
+    let keys = [name.key(), name.expiries_key()].map(str::as_bytes);
+    let told: Vec<_> = clients.iter().map(|client| wake_channel(*client)).collect();
+    let channels = [name.permits_channel()].into_iter().chain(told.iter().map(String::as_str));
+    Call::script(&script::SEMAPHORE_FORCE_RELEASE, keys, channels.map(str::as_bytes))
 }
 
 /// Returns the call that withdraws the claim of a caller that does not wait any more.

@@ -1,6 +1,6 @@
 //! `Client::force_unlock`: frees a lock without knowledge of its kind.
 
-use crate::harness::faults::{build, patient};
+use crate::harness::faults::{NEVER, build, patient};
 use crate::harness::holders::{GONE, JAVA, Stage, stage};
 use crate::harness::queued::is_listening;
 use crate::harness::wait::BOUND;
@@ -68,6 +68,33 @@ fn the_holders_of_every_kind_learn_of_their_loss_at_once() {
     assert!(stage.looking.queue_lock("election").force_unlock().expect("an answer"));
     assert!(term.wait_lost(BOUND));
     first.check().expect("only the holders of a freed lock are told of it");
+}
+
+#[test]
+fn the_permits_of_a_semaphore_are_taken_away_and_their_holders_told() {
+    let stage = stage();
+    let semaphore = stage.holding.semaphore("jobs").with_permits(3);
+    let permits = semaphore.acquire_many(2).expect("free");
+    semaphore.clone().with_min_hold(NEVER).acquire().expect("free").release().expect("held");
+    eventually("the holder listens", || is_listening(&stage.server, &stage.holding));
+    let waiting = build(patient(stage.server.url()));
+    let waiter = {
+        let semaphore = waiting.semaphore("jobs");
+        thread::spawn(move || semaphore.acquire_many(3).and_then(|permits| permits.release()))
+    };
+    eventually("the caller waits", || semaphore.waiting().expect("an answer").processes() == 1);
+    assert!(force(&stage, "jobs"));
+    join(waiter).expect("the waiter gets all permits");
+    assert!(permits.wait_lost(BOUND), "a message tells the holder");
+    let error = stage.looking.force_unlock("jobs").expect_err("only a number of free permits");
+    assert_eq!(error.code(), Some("WRONGTYPE"));
+    assert_eq!(stage.looking.semaphore("jobs").available(), Ok(3));
+    stage.server.ask::<()>(&["DEL", "jobs"]);
+    let permits = semaphore.acquire().expect("free");
+    stage.server.ask::<()>(&["DEL", "jobs"]);
+    assert!(force(&stage, "jobs"), "also without the key of the free permits");
+    assert!(permits.wait_lost(BOUND));
+    assert_eq!(semaphore.acquire_many(3).map(|permits| permits.count()), Ok(3));
 }
 
 #[test]
@@ -180,10 +207,9 @@ fn keys_of_other_programs_and_counts_stay() {
     let client = &stage.looking;
     assert!(client.plain_semaphore("permits").try_set_permits(7).expect("a reply"));
     assert!(client.latch("latch").try_set_count(7).expect("a reply"));
-    let _permit = stage.holding.semaphore("jobs").with_permits(1).acquire().expect("free");
     let before = stage.server.keys();
     let names = "user:1,settings,theme,mixed,named,visits,text value,longer field,many,text,list,\
-                 set,sorted,permits,latch,jobs";
+                 set,sorted,permits,latch";
     for name in names.split(',') {
         stage.server.ask::<()>(&["PERSIST", name]);
         let content = || stage.server.content(name);

@@ -206,7 +206,7 @@ fn a_hold_tells_its_kind_without_its_process() {
         ("plain", "lock"),
         ("queued", "queue lock"),
         ("spin", "spin lock"),
-        ("term", "queue lock"),
+        ("term", "election"),
     ];
     assert_eq!(kinds(&found), expected);
     assert!(found.values().flat_map(LockInfo::holders).all(|it| it.thread_number().is_none()));

@@ -81,6 +81,9 @@ fn a_lock_is_serialized_with_a_field_for_each_method() {
             "queue": waiting.queue().iter().map(expected).collect::<Vec<_>>(),
         },
         "token": 1_700_000_000_000_007_u64,
+        "leader_value": null,
+        "in_use": null,
+        "permits": null,
     });
     assert_eq!(shown, all);
     assert_eq!(serde_json::to_value(waiting).expect("JSON"), all["waiting"]);

@@ -10,9 +10,9 @@ use redis::{Connection, FromRedisValue, RedisError, RedisResult, Value};
 use super::{Server, pttl};
 
 /// The files whose text precedes that of other scripts: of each script that grants a queue lock,
-/// of each of a fair lock, and of each that must know whether a hash is a lock. They are no scripts
-/// themselves.
-pub const COMMON_TEXTS: [&str; 3] = ["queue_grant", "fair_queue", "lock_form"];
+/// of each of a fair lock, of each that must know whether a hash is a lock, and of each that
+/// describes a semaphore. They are no scripts themselves.
+pub const COMMON_TEXTS: [&str; 4] = ["queue_grant", "fair_queue", "lock_form", "permit_counts"];
 
 /// The scripts that must know whether a hash is a lock, besides those that free one by force.
 const CHECKING: [&str; 6] = [
@@ -35,7 +35,8 @@ impl Script {
     pub fn source(&self) -> String {
         let grants = self.name.starts_with("queue_") || self.name == "leader_release";
         let checks = self.name.ends_with("_force_unlock") || CHECKING.contains(&&*self.name);
-        let has = [grants, self.name.starts_with("fair_"), checks];
+        let describes = ["semaphore_info", "lock_info"].contains(&&*self.name);
+        let has = [grants, self.name.starts_with("fair_"), checks, describes];
         let common = COMMON_TEXTS.into_iter().zip(has).filter(|(_, has)| *has);
         let common: String = common.map(|(text, _)| script(text).text).collect();
         common + &self.text

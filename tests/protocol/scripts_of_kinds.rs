@@ -1081,7 +1081,9 @@ fn lock_info_replies_as_documented() {
                 one number per field: the ms left of the reader, -2 without a time-out key, -1 if \
                 that key has no expiry or cannot be read, 4 except for `look`: the text of the \
                 token counter, empty if there is none, 5 and 6 for a search: the queue of a fair \
-                lock, and the queue of a queue lock";
+                lock, and the queue of a queue lock, 7 for a search: the owner and the value of \
+                the record of a leader, or nothing, 8 for a search, if permits of a semaphore are \
+                in use: the reply of `semaphore_info` with holders, and 1 is -2 without the key";
     documents("lock_info", &[list]);
     let mut bare = Bare::start();
     let texts = |texts: &[&str]| Vec::from_iter(texts.iter().map(|it| (*it).to_owned()));

@@ -564,6 +564,36 @@ fn one_call_polls_several_semaphores() {
 }
 
 #[test]
+fn semaphore_force_release_replies_as_documented() {
+    let none = "-1 no permit was in use";
+    documents("semaphore_force_release", &[none, &format!("{RECEIVED}, 0 if no permit is free")]);
+    let mut bare = Bare::start();
+    let force = |bare: &mut Bare, clients: &[&str]| -> i64 {
+        let args = [&[SEMAPHORE_CHANNEL][..], clients].concat();
+        bare.call("semaphore_force_release", &[PERMITS, EXPIRIES], &args)
+    };
+
+    // Nothing, then all permits, with and without a listener.
+    assert_eq!(silently(&mut bare, |bare| force(bare, &[])), -1);
+    take(&mut bare, &["a1", "b1"]);
+    let mut listener = listen(&bare);
+    assert_eq!(force(&mut bare, &["leasehold:wake:{a}", "leasehold:wake:{b}"]), 1);
+    assert_message(&mut listener, "5");
+    assert_state(&mut bare, 5, &[]);
+    assert_eq!(silently(&mut bare, |bare| force(bare, &[])), -1);
+
+    // No permit is free after a resize.
+    bare.ask::<()>(&["SET", PERMITS, "-4"]);
+    bare.ask::<()>(&["ZADD", EXPIRIES, &NEVER.to_string(), "a1", &NEVER.to_string(), "a2"]);
+    assert_eq!(silently(&mut bare, |bare| force(bare, &[])), 0);
+    assert_state(&mut bare, -2, &[]);
+    bare.ask::<()>(&["SET", PERMITS, "many"]);
+    let error =
+        bare.try_call::<i64>("semaphore_force_release", &[PERMITS, EXPIRIES], &[SEMAPHORE_CHANNEL]);
+    assert!(error.is_err_and(|error| error.to_string().contains("WRONGTYPE")));
+}
+
+#[test]
 fn semaphore_info_replies_as_documented() {
     let replies = [
         "1 the available permits, as text: free or expired, 2 the permits in use, as text, 3 the \

@@ -50,7 +50,7 @@ pub(crate) struct LockEvent {
     /// The length of the hold; with `released` and `expired`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) held: Option<f64>,
-    /// The length of the wait in the queue; with `left`, and `acquired` after a wait.
+    /// The length of the wait in the queue; with `left`, `gone`, and `acquired` after a wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) waited: Option<f64>,
     /// Whether the hold passed from thread to thread of one process, without the server.
@@ -86,6 +86,9 @@ pub(crate) enum Happening {
     Waiting,
     /// A caller left the queue without the lock, or (without an owner) fewer processes wait.
     Left,
+    /// A caller no longer waits: it left the queue, or had the lock for less than the time between
+    /// two looks.
+    Gone,
     /// The process of a holder or a waiting caller has become known: host, pid, program, label.
     ///
     /// A client writes its record up to a second after its first hold; `client_id` joins the

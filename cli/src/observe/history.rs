@@ -48,6 +48,8 @@ pub(super) struct History {
     free_since: Option<f64>,
     /// The number of holds that each client has had so far.
     counts: BTreeMap<String, u64>,
+    /// The last token of the name, for kinds with tokens.
+    token: Option<u64>,
 }
 
 /// A hold or a wait that is not over.
@@ -120,11 +122,17 @@ impl History {
         lock: Option<&LockSnapshot>,
         moment: &Moment,
     ) -> Vec<LockEvent> {
+        let holder = self.holder();
         let mut events = self.holds(lock, moment);
         match lock {
             Some(lock) => {
                 self.free_since = None;
-                events.extend(self.waits(&lock.queue, moment.begun, moment));
+                // Nobody else got the lock in between: one holder kept it, or there is no new token.
+                let is_kept = lock.is_exclusive() && holder.is_some() && holder == self.holder();
+                let has_no_grant = lock.token.is_some() && lock.token == self.token;
+                self.token = lock.token;
+                let end = if is_kept || has_no_grant { Happening::Left } else { Happening::Gone };
+                events.extend(self.waits(&lock.queue, (end, moment.begun), moment));
                 events.extend(self.processes(lock.processes, moment.begun));
             }
             None => events.extend(self.waits_for_a_free_lock(moment)),
@@ -135,6 +143,11 @@ impl History {
             }
         }
         events
+    }
+
+    /// Returns the owner of the first hold.
+    fn holder(&self) -> Option<String> {
+        self.holds.front().map(|hold| hold.caller.owner.clone())
     }
 
     /// Returns the ends and the beginnings of holds.
@@ -238,12 +251,17 @@ impl History {
         if moment.begun - since < WAKE_UP {
             return Vec::new();
         }
-        let left = self.waits(&[], since, moment);
+        let left = self.waits(&[], (Happening::Gone, since), moment);
         left.into_iter().chain(self.processes(0, since)).collect()
     }
 
-    /// Returns the events of the queue. Callers that are no longer in it have left at `left_at`.
-    fn waits(&mut self, queue: &[Caller], left_at: f64, moment: &Moment) -> Vec<LockEvent> {
+    /// Returns the events of the queue. `end` is that of the callers that are no longer in it.
+    fn waits(
+        &mut self,
+        queue: &[Caller],
+        (end, left_at): (Happening, f64),
+        moment: &Moment,
+    ) -> Vec<LockEvent> {
         let mut before = mem::take(&mut self.queue);
         let mut events = Vec::new();
         for caller in queue {
@@ -262,7 +280,7 @@ impl History {
         let is_held = |waiter: &Span| self.holds.iter().any(|it| it.caller.is(&waiter.caller));
         for waiter in before.iter().filter(|waiter| !is_held(waiter)) {
             let waited = Some((left_at - waiter.start).max(0.0));
-            let event = self.event(Happening::Left, left_at, &waiter.caller);
+            let event = self.event(end, left_at, &waiter.caller);
             events.push(LockEvent { waited, ..event });
         }
         events

@@ -1,25 +1,32 @@
 //! [`Looks`]: a thread that looks at locks again and again, and the signals that end a program.
+//!
+//! Another thread searches for the locks whose names match patterns. The looks go on meanwhile, at
+//! the locks that earlier searches have found.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::LockWatch;
+use leasehold::{Client, LockWatch};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::Observer;
 use super::event::{Happening, LockEvent};
 use super::snapshot::{self, Look, States};
+use super::{Observer, rest_after};
 use crate::address::Server;
 use crate::failure::{Failure, Result};
+use crate::views::pattern;
 
 /// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The shortest time between two looks while a server does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The shortest time between two searches for the names that match patterns.
+const SEARCH: Duration = Duration::from_secs(1);
 
 /// Batches of events that wait for the reader. A reader that is slower delays the looks.
 const BACKLOG: usize = 64;
@@ -89,25 +96,72 @@ fn forward_signals(sender: SyncSender<Told>) -> Result<()> {
     Ok(())
 }
 
+/// The locks that a search has found held.
+struct Found {
+    /// The begin of the search, in seconds since 1970.
+    begun: f64,
+    names: BTreeSet<String>,
+}
+
 /// Looks at locks, and tells the events between the looks.
 struct Looker {
+    client: Client,
     watch: LockWatch,
+    /// The names that are no patterns.
+    given: BTreeSet<String>,
+    /// The names of the watch.
     names: Vec<String>,
+    /// The searches for patterns. The thread ends with its receiver.
+    searches: Option<Receiver<leasehold::Result<Found>>>,
+    /// The begin of the last search.
+    searched: f64,
     observer: Observer,
+    /// The locks that the last look saw held.
+    held: BTreeSet<String>,
     /// The locks whose server does not answer.
     outages: BTreeSet<String>,
     last: Instant,
 }
 
 impl Looker {
-    /// Connects. No look yet.
+    /// Connects, and searches once for the names that match patterns. No look yet.
     fn new(server: &Server, names: &[String]) -> Result<Looker> {
-        let mut names = names.to_vec();
-        names.sort();
-        names.dedup();
-        let watch = server.connect()?.watch_locks(&names)?;
-        let observer = Observer::default();
-        Ok(Looker { watch, names, observer, outages: BTreeSet::new(), last: Instant::now() })
+        let (patterns, given): (Vec<_>, Vec<_>) =
+            names.iter().cloned().partition(|name| pattern::is_pattern(name));
+        let given: BTreeSet<String> = given.into_iter().collect();
+        let client = server.connect()?;
+        let mut looker = Looker {
+            watch: client.watch_locks(&given)?,
+            names: given.iter().cloned().collect(),
+            given,
+            client,
+            searches: None,
+            searched: snapshot::now(),
+            observer: Observer::default(),
+            held: BTreeSet::new(),
+            outages: BTreeSet::new(),
+            last: Instant::now(),
+        };
+        if !patterns.is_empty() {
+            looker.take(search(&looker.client, &patterns)?)?;
+            looker.searches = Some(start_searches(looker.client.clone(), patterns)?);
+        }
+        Ok(looker)
+    }
+
+    /// Looks at the locks that a search has found, besides those that are held, and those given.
+    fn take(&mut self, found: Found) -> leasehold::Result<()> {
+        let wanted = &(&self.given | &found.names) | &self.held;
+        let is_watched = |name: &&String| self.names.binary_search(name).is_ok();
+        let new: Vec<&String> = wanted.iter().filter(|name| !is_watched(name)).collect();
+        // A watch has a connection. So one that sees a few locks too many stays.
+        if !new.is_empty() || self.names.len() > 2 * wanted.len() {
+            new.into_iter().for_each(|name| self.observer.add(name, self.searched));
+            self.watch = self.client.watch_locks(&wanted)?;
+            self.names = wanted.into_iter().collect();
+        }
+        self.searched = found.begun;
+        Ok(())
     }
 
     /// Waits until the next look is due.
@@ -141,7 +195,13 @@ impl Looker {
 
     fn look(&mut self) -> leasehold::Result<(Look, States)> {
         self.last = Instant::now();
-        Look::take(&self.names, || self.watch.look_each())
+        let searches = self.searches.iter().flat_map(Receiver::try_iter).collect::<Vec<_>>();
+        for found in searches {
+            self.take(found?)?;
+        }
+        let (look, states) = Look::take(&self.names, || self.watch.look_each())?;
+        self.held = look.locks.iter().map(|lock| lock.name.clone()).collect();
+        Ok((look, states))
     }
 
     fn events(&mut self, look: &Look, states: &States) -> Vec<LockEvent> {
@@ -156,7 +216,7 @@ impl Looker {
         let recovered = self.outages.iter().filter(|name| !look.unknown.contains(*name));
         let mut events: Vec<_> =
             recovered.map(|name| told(name, Happening::Recovered, None)).collect();
-        if look.unknown.len() < self.names.len() {
+        if look.unknown.len() < self.names.len() || self.names.is_empty() {
             events.extend(self.observer.compare(look));
         }
         for (name, state) in self.names.iter().zip(states) {
@@ -169,5 +229,49 @@ impl Looker {
         }
         self.outages.clone_from(&look.unknown);
         events
+    }
+}
+
+/// Starts the thread that searches. It ends after the end of the receiver.
+fn start_searches(
+    client: Client,
+    patterns: Vec<String>,
+) -> Result<Receiver<leasehold::Result<Found>>> {
+    let (sender, receiver) = sync_channel(1);
+    thread::Builder::new().name("searches".into()).spawn(move || {
+        let mut took = Duration::ZERO;
+        loop {
+            thread::sleep(SEARCH.max(rest_after(took)));
+            let begun = Instant::now();
+            let found = search(&client, &patterns);
+            took = begun.elapsed();
+            // The looks tell of an outage.
+            let is_outage = found.as_ref().is_err_and(leasehold::Error::is_retryable);
+            if !is_outage && sender.send(found).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(receiver)
+}
+
+/// Returns the locks whose names match any of the patterns.
+///
+/// An error about one node of a cluster hides the locks of that node.
+fn search(client: &Client, patterns: &[String]) -> leasehold::Result<Found> {
+    let begun = snapshot::now();
+    let (mut names, mut failure) = (BTreeSet::new(), None);
+    for pattern in patterns {
+        for lock in client.locks(pattern)? {
+            match lock {
+                Ok(lock) => drop(names.insert(lock.name().to_owned())),
+                Err(error) if error.is_retryable() => failure = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    match failure {
+        Some(error) if names.is_empty() => Err(error),
+        _ => Ok(Found { begun, names }),
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod snapshot;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use event::LockEvent;
 use history::{History, Moment};
@@ -20,6 +21,17 @@ use snapshot::Look;
 
 /// The number of looks for which a free lock is remembered.
 const MEMORY: u64 = 64;
+
+/// The rest of a server after a look, in durations of the work of the look.
+const REST: u32 = 19;
+
+/// The longest rest: clocks of computers end.
+const LONGEST_REST: Duration = Duration::from_secs(24 * 3600);
+
+/// Returns the rest that a server has after this work of a look. So the looks take 5 % of its time.
+pub(crate) fn rest_after(work: Duration) -> Duration {
+    work.saturating_mul(REST).min(LONGEST_REST)
+}
 
 /// Compares successive looks at locks, and tells the events between them.
 #[derive(Debug, Default)]
@@ -33,6 +45,15 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
+    /// Notes that the next looks have a lock with this name too.
+    ///
+    /// The first of them tells the events of this lock since `before`, in seconds since 1970.
+    pub(crate) fn add(&mut self, name: &str, before: f64) {
+        if self.before.is_some() && !self.locks.contains_key(name) {
+            self.unknown.insert(name.to_owned(), Some(before));
+        }
+    }
+
     /// Returns the events since the look before, in the order of their times.
     ///
     /// The first look gives the present holders and queues, as `acquired` and `waiting`. A lock

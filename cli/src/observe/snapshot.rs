@@ -27,6 +27,8 @@ pub(crate) struct LockSnapshot {
     pub(crate) queue: Vec<Caller>,
     /// The number of waiting processes, for the other kinds.
     pub(crate) processes: u64,
+    /// The last fencing token, for kinds with tokens.
+    pub(crate) token: Option<u64>,
 }
 
 /// A holder, or a caller in a queue.
@@ -76,7 +78,8 @@ impl Look {
 impl LockSnapshot {
     /// Returns whether a client has one hold of the lock at most.
     pub(super) fn is_exclusive(&self) -> bool {
-        !["read lock", "write lock", "lock of a named holder"].contains(&&*self.kind)
+        let shared = ["read lock", "write lock", "lock of a named holder", "semaphore"];
+        !shared.contains(&&*self.kind)
     }
 
     pub(crate) fn of(lock: &LockInfo) -> LockSnapshot {
@@ -89,6 +92,7 @@ impl LockSnapshot {
             holders: holders.map(Caller::of).collect(),
             queue: queue.iter().map(Caller::of).collect(),
             processes: if queue.is_empty() { lock.waiting().processes() } else { 0 },
+            token: lock.token(),
         }
     }
 }

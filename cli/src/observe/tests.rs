@@ -210,6 +210,26 @@ fn waits_in_a_queue_begin_and_end() {
     assert_eq!(gone[0].waited, Some(1.5));
 }
 
+/// Between the looks `y` may have had the lock, unless the tokens tell that nobody had it.
+#[test]
+fn a_waiter_that_may_have_had_the_lock_is_gone() {
+    let held = |holder: &str, token: u64, queue: &[&str]| {
+        let queue = queue.iter().map(|it| Caller { since: Some(T + 0.5), ..caller(it) });
+        let held = lock("queue lock", &[live(holder, 1, 0.0)]);
+        LockSnapshot { token: Some(token), queue: queue.collect(), ..held }
+    };
+    let end_of_y = |holder: &str, token: u64| {
+        let looks =
+            [look(1.0, &[held("x", 7, &["y", "z"])]), look(2.0, &[held(holder, token, &[])])];
+        let told = events(&looks);
+        let end = told.iter().find(|event| event.owner.as_deref() == Some("y"));
+        end.map(|event| event.event)
+    };
+    assert_eq!(end_of_y("z", 9), Some(Happening::Gone));
+    assert_eq!(end_of_y("z", 7), Some(Happening::Left), "the server has granted nothing");
+    assert_eq!(end_of_y("x", 9), Some(Happening::Left), "x kept the lock");
+}
+
 /// The looks see the lock free while it passes from `x` to `y`.
 #[test]
 fn a_waiter_that_gets_the_lock_has_not_left() {
@@ -223,7 +243,7 @@ fn a_waiter_that_gets_the_lock_has_not_left() {
     assert_eq!(acquired[0].waited, Some(2.0));
     let looks = [&looks[..2], &[look(3.0, &[]), look(4.0, &[]), look(5.0, &[])]].concat();
     assert!(last(&looks[..3]).is_empty());
-    assert_eq!(last(&looks[..4]), [told(2.0, Happening::Left, "y")], "still free: nobody waits");
+    assert_eq!(last(&looks[..4]), [told(2.0, Happening::Gone, "y")], "still free: nobody waits");
     assert!(last(&looks).is_empty());
 }
 

@@ -23,6 +23,7 @@ use crate::failure::{Result, print_note};
 use crate::observe::event::LockEvent;
 use crate::observe::looks::{Looks, Told};
 use crate::observe::snapshot::now;
+use crate::views::pattern;
 use output::OutputFile;
 use rows::Timeline;
 use spans::Window;
@@ -39,7 +40,9 @@ pub(crate) fn run(server: &Server, arguments: &TimelineArgs) -> Result<ExitCode>
         }
         None => {
             let (events, window) = observe(server, arguments)?;
-            Timeline::new(&events, window, &arguments.names)
+            let mut names = arguments.names.clone();
+            names.retain(|name| !pattern::is_pattern(name));
+            Timeline::new(&events, window, &names)
         }
     };
     output.write(&picture::draw(&timeline))?;

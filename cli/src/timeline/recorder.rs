@@ -61,7 +61,7 @@ impl Recorder {
             Happening::Waiting | Happening::Left if event.processes.is_some() => self.level(event),
             Happening::Waiting => self.begin(event, Activity::Wait),
             Happening::Acquired => self.acquire(event),
-            Happening::Left => self.end_wait(event),
+            Happening::Left | Happening::Gone => self.end_wait(event),
             Happening::Released => self.end_hold(event, Activity::Hold),
             Happening::Expired => self.end_hold(event, Activity::LostHold),
             Happening::Lost => self.lose(event),

@@ -2,13 +2,12 @@
 //!
 //! The thread that looks has three tasks. It *searches* all locks step by step. It looks at the
 //! *visible* rows by name, and more often at the *followed* lock. After each look the server has a
-//! rest of [`REST`] times the work of the look. So each task takes 5 % of a server's time at most,
+//! rest ([`rest_after`]). So each task takes 5 % of a server's time at most,
 //! and a long search lasts longer instead of taking more.
 
 use std::time::{Duration, Instant};
 
-/// The rest after a look, in durations of its work.
-const REST: u32 = 19;
+use crate::observe::rest_after;
 
 /// The number of round trips of a look, at least.
 const ROUND_TRIPS: u32 = 4;
@@ -41,12 +40,9 @@ impl Cost {
     fn rested(self) -> Instant {
         let line = self.round_trip.saturating_mul(ROUND_TRIPS);
         let work = self.took().saturating_sub(line).max(self.took() / 10);
-        self.ended + work.saturating_mul(REST).min(LONGEST)
+        self.ended + rest_after(work)
     }
 }
-
-/// The longest rest: clocks of computers end.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// A task of the thread that looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

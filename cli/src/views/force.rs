@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use leasehold::LockInfo;
 use serde::Serialize;
 
+use super::count::Count;
 use super::json::LockView;
 use super::{ls, print, table, text};
 use crate::address::Server;
@@ -25,15 +26,22 @@ pub(crate) fn run(server: &Server, arguments: &ForceArgs, output: Output) -> Res
     let client = server.connect()?;
     let name = &arguments.name;
     let before = client.lock_info(name)?;
-    let forced = client.force_unlock(name)?;
+    let (forced, count) = match client.force_unlock(name) {
+        Err(error) if error.code() == Some("WRONGTYPE") => match Count::find(&client, name)? {
+            Some(count) => (false, Some(count)),
+            None => return Err(error.into()),
+        },
+        forced => (forced?, None),
+    };
     let before = before.filter(|_| forced);
-    let shown = match output {
-        Output::Json => {
+    let shown = match (output, &count) {
+        (Output::Json, _) => {
             let lock = before.as_ref().map(LockView::of);
             print::json(&Forced { name, forced, lock })?
         }
-        Output::Text if forced => ended(name, before.as_ref()),
-        Output::Text => format!("{} is free\n", text::printable(name)),
+        (Output::Text, _) if forced => ended(name, before.as_ref()),
+        (Output::Text, Some(count)) => count.in_a_line() + "\n",
+        (Output::Text, None) => format!("{} is free\n", text::printable(name)),
     };
     print::print(&shown)?;
     Ok(if forced { ExitCode::SUCCESS } else { Code::Negative.into() })

@@ -3,10 +3,9 @@
 use leasehold::{HolderInfo, LockInfo, WaitingInfo};
 use serde::Serialize;
 
-use super::semaphore::SemaphoreInfo;
 use super::text::age;
 
-/// One lock: an element of `ls --json`.
+/// One lock, or a semaphore with permits in use: an element of `ls --json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct LockView<'a> {
     name: &'a str,
@@ -18,18 +17,9 @@ pub(crate) struct LockView<'a> {
     remaining: Option<f64>,
     waiting: WaitingView<'a>,
     token: Option<u64>,
-}
-
-/// A semaphore: the object of `show --json`.
-#[derive(Debug, Serialize)]
-pub(crate) struct SemaphoreView<'a> {
-    name: &'a str,
-    kind: &'static str,
-    permits: i64,
-    in_use: u64,
-    holders: Vec<CallerView<'a>>,
-    age: Option<f64>,
-    waiting: WaitingView<'a>,
+    leader_value: Option<&'a str>,
+    in_use: Option<u64>,
+    permits: Option<i64>,
 }
 
 /// A holder, or a caller in a queue.
@@ -57,20 +47,9 @@ impl<'a> LockView<'a> {
             remaining: lock.remaining().map(|left| left.as_secs_f64()),
             waiting: WaitingView::of(lock.waiting()),
             token: lock.token(),
-        }
-    }
-}
-
-impl<'a> SemaphoreView<'a> {
-    pub(crate) fn of(semaphore: &'a SemaphoreInfo) -> SemaphoreView<'a> {
-        SemaphoreView {
-            name: &semaphore.name,
-            kind: "semaphore",
-            permits: semaphore.permits,
-            in_use: semaphore.in_use,
-            holders: callers(&semaphore.holders),
-            age: oldest(&semaphore.holders),
-            waiting: WaitingView::of(&semaphore.waiting),
+            leader_value: lock.leader_value(),
+            in_use: lock.in_use(),
+            permits: lock.permits(),
         }
     }
 }

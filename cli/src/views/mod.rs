@@ -4,11 +4,12 @@
 //! locks), [`mod@print`] (stdout), then a module per verb.
 
 pub(crate) mod audit;
+mod count;
 pub(crate) mod force;
 pub(crate) mod json;
 pub(crate) mod ls;
+pub(crate) mod pattern;
 pub(crate) mod print;
-mod semaphore;
 pub(crate) mod show;
 pub(crate) mod table;
 pub(crate) mod text;

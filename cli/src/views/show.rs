@@ -1,12 +1,13 @@
-//! `leasehold show`: all facts about one lock.
+//! `leasehold show`: all facts about one lock, or about all locks that match a pattern.
 
 use std::process::ExitCode;
 
 use leasehold::{Client, HolderInfo, LockInfo, WaitingInfo};
 
-use super::json::{LockView, SemaphoreView};
+use super::count::Count;
+use super::json::LockView;
+use super::pattern;
 use super::print;
-use super::semaphore::SemaphoreInfo;
 use super::table::{self, Column};
 use super::text::{self, UNKNOWN};
 use crate::address::Server;
@@ -28,34 +29,52 @@ const QUEUE: [Column; 7] = [
 /// The width of the names of facts.
 const TITLES: usize = 14;
 
-/// The object of this name.
-enum Subject {
-    Lock(LockInfo),
-    Semaphore(SemaphoreInfo),
-    Free,
-}
-
 pub(crate) fn run(server: &Server, arguments: &ShowArgs, output: Output) -> Result<ExitCode> {
-    let subject = find(&server.connect()?, &arguments.name)?;
-    let shown = match (&subject, output) {
-        (Subject::Lock(lock), Output::Json) => print::json(&LockView::of(lock))?,
-        (Subject::Lock(lock), Output::Text) => describe(lock, table::terminal_width()),
-        (Subject::Semaphore(it), Output::Json) => print::json(&SemaphoreView::of(it))?,
-        (Subject::Semaphore(it), Output::Text) => describe_semaphore(it),
-        (Subject::Free, Output::Json) => print::json(&())?,
-        (Subject::Free, Output::Text) => format!("{} is free\n", text::printable(&arguments.name)),
+    let (client, name) = (server.connect()?, &arguments.name);
+    if pattern::is_pattern(name) {
+        return show_all(&client, name, output);
+    }
+    let shown = match client.lock_info(name)? {
+        Some(lock) => one(&lock, output)?,
+        None => match (Count::find(&client, name)?, output) {
+            (Some(count), Output::Json) => print::json(&count)?,
+            (Some(count), Output::Text) => count.describe(),
+            (None, _) => return is_free(name, output),
+        },
     };
     print::print(&shown)?;
-    let is_free = matches!(subject, Subject::Free);
-    Ok(if is_free { Code::Negative.into() } else { ExitCode::SUCCESS })
+    Ok(ExitCode::SUCCESS)
 }
 
-fn find(client: &Client, name: &str) -> Result<Subject> {
-    if let Some(lock) = client.lock_info(name)? {
-        return Ok(Subject::Lock(lock));
+/// Shows the locks whose names match the pattern.
+fn show_all(client: &Client, pattern: &str, output: Output) -> Result<ExitCode> {
+    let mut locks = client.locks(pattern)?.collect::<leasehold::Result<Vec<_>>>()?;
+    locks.sort_by(|a, b| a.name().cmp(b.name()));
+    let shown = match output {
+        Output::Json => print::json_array(locks.iter().map(LockView::of))?,
+        Output::Text if locks.is_empty() => return is_free(pattern, output),
+        Output::Text => {
+            let width = table::terminal_width();
+            locks.iter().map(|lock| describe(lock, width)).collect::<Vec<_>>().join("\n")
+        }
+    };
+    print::print(&shown)?;
+    Ok(if locks.is_empty() { Code::Negative.into() } else { ExitCode::SUCCESS })
+}
+
+fn one(lock: &LockInfo, output: Output) -> Result<String> {
+    match output {
+        Output::Json => print::json(&LockView::of(lock)),
+        Output::Text => Ok(describe(lock, table::terminal_width())),
     }
-    let semaphore = SemaphoreInfo::find(client, name)?;
-    Ok(semaphore.map_or(Subject::Free, Subject::Semaphore))
+}
+
+fn is_free(name: &str, output: Output) -> Result<ExitCode> {
+    print::print(&match output {
+        Output::Json => print::json(&())?,
+        Output::Text => format!("{} is free\n", text::printable(name)),
+    })?;
+    Ok(Code::Negative.into())
 }
 
 /// Returns all facts about a lock.
@@ -64,32 +83,21 @@ fn describe(lock: &LockInfo, width: Option<usize>) -> String {
         ("name", Some(text::printable(lock.name()).into_owned())),
         ("kind", Some(text::printable(text::short_kind(lock.kind())).into_owned())),
         ("holders", Some(holders(lock))),
+        ("permits", permits(lock)),
+        ("leader", lock.leader_value().map(|value| text::printable(value).into_owned())),
         ("lease left", Some(left(lock.remaining().map(|it| it.as_secs_f64())))),
         ("last token", lock.token().map(|token| token.to_string())),
         ("waiting", Some(waiting(lock.waiting()))),
     ];
+    let counted = if lock.permits().is_some() { "  permits" } else { "  guards" };
     let mut shown = lines(facts);
     for (number, holder) in lock.holders().iter().enumerate() {
-        shown += &format!("\nholder {}\n{}", number + 1, describe_holder(holder, "  guards"));
+        shown += &format!("\nholder {}\n{}", number + 1, describe_holder(holder, counted));
     }
     let queue = lock.waiting().queue();
     if !queue.is_empty() {
         let rows: Vec<_> = queue.iter().enumerate().map(|(at, it)| queue_row(at, it)).collect();
         shown += &format!("\n{}", table::render(&QUEUE, &rows, width));
-    }
-    shown
-}
-
-/// Returns all facts about a semaphore.
-fn describe_semaphore(semaphore: &SemaphoreInfo) -> String {
-    let mut shown = lines([
-        ("name", Some(text::printable(&semaphore.name).into_owned())),
-        ("kind", Some("semaphore".to_owned())),
-        ("permits", Some(format!("{}, {} in use", semaphore.permits, semaphore.in_use))),
-        ("waiting", Some(waiting(&semaphore.waiting))),
-    ]);
-    for (number, holder) in semaphore.holders.iter().enumerate() {
-        shown += &format!("\nholder {}\n{}", number + 1, describe_holder(holder, "  permits"));
     }
     shown
 }
@@ -104,6 +112,11 @@ fn holders(lock: &LockInfo) -> String {
         0 => "none: an early release keeps the lock until the end of its minimum".to_owned(),
         count => count.to_string(),
     }
+}
+
+/// Returns the permits of a semaphore.
+fn permits(lock: &LockInfo) -> Option<String> {
+    Some(format!("{}, {} in use", lock.permits()?, lock.in_use()?))
 }
 
 fn left(seconds: Option<f64>) -> String {

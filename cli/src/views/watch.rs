@@ -74,6 +74,7 @@ pub(crate) fn word(event: &LockEvent) -> (&'static str, u8) {
         Happening::Lost => ("lost", 31),
         Happening::Waiting => ("waiting", 33),
         Happening::Left => ("left", 33),
+        Happening::Gone => ("gone", 33),
         Happening::Identified => ("known", 36),
         Happening::Outage => ("outage", 31),
         Happening::Recovered => ("recovered", 32),

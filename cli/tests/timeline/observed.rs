@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::picture::Picture;
 use super::program::{Running, holder, run};
+use crate::harness::holders::stage;
 use crate::harness::process::{self, ChildProcess, Role};
 use crate::harness::{Server, eventually, exists};
 
@@ -139,4 +140,19 @@ fn a_lock_that_nothing_holds_gives_a_picture_that_says_so() {
     picture.has("Timeline of the lock quiet");
     picture.has("Nothing held these locks");
     assert_eq!(picture.rows, 0);
+}
+
+#[test]
+fn a_pattern_is_drawn_with_the_locks_that_match() {
+    let stage = stage();
+    let _held = stage.hold(&["a:1", "a:2", "b"]);
+    let (_folder, path) = output();
+    let output = path.to_str().expect("UTF-8");
+    let url = stage.server.url();
+    let outcome = run(&["timeline", "a:*", "--for", "200ms", "-o", output, "--url", &url]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let svg = std::fs::read_to_string(&path).expect("a picture");
+    for (name, is_drawn) in [("a:1", true), ("a:2", true), (">b<", false)] {
+        assert_eq!(svg.contains(name), is_drawn, "{name}");
+    }
 }

@@ -3,6 +3,7 @@
 use super::program::{json, run};
 use crate::harness::faults::{build, patient};
 use crate::harness::holders::{Stage, stage};
+use crate::harness::wait::BOUND;
 use crate::harness::{eventually, exists, join};
 use leasehold::kind::LockKind;
 use leasehold::{Client, Lock};
@@ -70,12 +71,30 @@ fn a_key_that_is_no_lock_stays_and_is_an_error() {
     let stage = stage();
     stage.hash("user:1", &["name", "Ann"]);
     stage.server.ask::<()>(&["SET", "permits", "7"]);
+    let outcome = run(&["force", "user:1", "--url", &stage.server.url()]);
+    assert_eq!((outcome.code, &*outcome.out), (Some(77), ""), "{outcome:?}");
+    assert!(outcome.err.contains("WRONGTYPE"), "{outcome:?}");
+    let outcome = run(&["force", "permits", "--url", &stage.server.url()]);
+    assert_eq!((outcome.code, &*outcome.err), (Some(1), ""), "{outcome:?}");
+    assert!(outcome.out.contains("a count of 7, without holders"), "{outcome:?}");
     for name in ["user:1", "permits"] {
-        let outcome = run(&["force", name, "--url", &stage.server.url()]);
-        assert_eq!((outcome.code, &*outcome.out), (Some(77), ""), "{outcome:?}");
-        assert!(outcome.err.contains("WRONGTYPE"), "{outcome:?}");
         assert!(exists(&stage.server, name), "{name}");
     }
+}
+
+#[test]
+fn the_permits_of_a_semaphore_are_taken_away() {
+    let stage = stage();
+    let semaphore = stage.holding.semaphore("transcode").with_permits(3);
+    let permits = semaphore.acquire_many(2).expect("free");
+    let arguments = ["force", "transcode", "--url", &stage.server.url()];
+    let outcome = run(&arguments);
+    assert_eq!((outcome.code, &*outcome.err), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.out.starts_with("transcode is taken away from its holders\n"), "{outcome:?}");
+    assert!(outcome.out.contains("semaphore"), "{outcome:?}");
+    assert_eq!(semaphore.available(), Ok(3));
+    assert!(permits.wait_lost(BOUND), "a message tells the holder");
+    assert_eq!(run(&arguments).code, Some(1));
 }
 
 #[test]

@@ -49,12 +49,16 @@ fn the_array_has_locks_of_every_kind_with_their_holders() {
     let _read = client.rw_lock("read").read().expect("free");
     let _spin = client.spin_lock("spin").lock().expect("free");
     let _write = client.rw_lock("write").write().expect("free");
+    let _term = client.election("leader").with_value("web-1").campaign().expect("no leader");
+    let _permit = client.semaphore("permits").with_permits(3).acquire().expect("free");
     let locks = list(&stage.server.url());
     let kinds = locks.iter().map(|lock| (text(&lock["name"]), text(&lock["kind"])));
     let expected = [
         ("fair", "fair lock"),
         ("fenced", "fenced lock"),
+        ("leader", "election"),
         ("named", "lock of a named holder"),
+        ("permits", "semaphore"),
         ("plain", "lock"),
         ("queued", "queue lock"),
         ("read", "read lock"),
@@ -64,9 +68,11 @@ fn the_array_has_locks_of_every_kind_with_their_holders() {
     assert_eq!(Vec::from_iter(kinds), expected);
     locks.iter().for_each(|lock| assert_held_by(lock, client));
     assert_eq!(locks[1]["token"], fenced.token());
-    number(&locks[4]["token"], queued.token() as f64, f64::MAX);
+    assert_eq!(locks[2]["leader_value"], "web-1");
+    assert_eq!((&locks[4]["in_use"], &locks[4]["permits"]), (&value!(1), &value!(3)));
+    number(&locks[6]["token"], queued.token() as f64, f64::MAX);
     assert_eq!(
-        (&locks[3]["token"], &locks[2]["holders"][0]["owner"]),
+        (&locks[5]["token"], &locks[3]["holders"][0]["owner"]),
         (&Value::Null, &value!("job"))
     );
 }

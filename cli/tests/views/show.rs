@@ -2,7 +2,7 @@
 
 use super::program::{eventually_listed, holder, json, run};
 use crate::harness::Server;
-use crate::harness::faults::{build, patient};
+use crate::harness::faults::{NEVER, build, patient};
 use crate::harness::holders::{GONE, JAVA, stage};
 use crate::harness::wait::join;
 use leasehold::CancelToken;
@@ -93,7 +93,49 @@ fn the_holders_of_permits_are_shown() {
         assert!(shown.contains(line), "{shown}");
     }
     permit.release().expect("held");
-    assert_eq!(json(&arguments), (Some(1), Value::Null));
-    stage.server.ask::<()>(&["SET", "text", "5"]);
-    assert_eq!(run(&["show", "text", "--url", &stage.server.url()]).code, Some(1));
+    let kept = stage.holding.semaphore("s").with_min_hold(NEVER);
+    kept.acquire().expect("free").release().expect("held");
+    let shown = run(&arguments).out;
+    assert!(shown.contains("permits       3, 1 in use\n"), "{shown}");
+}
+
+#[test]
+fn a_count_is_shown_although_nobody_holds_it() {
+    let stage = stage();
+    let url = &stage.server.url();
+    assert!(stage.holding.latch("latch").try_set_count(7).expect("an answer"));
+    let (code, count) = json(&["show", "latch", "--url", url]);
+    assert_eq!((code, &count["kind"], &count["count"]), (Some(0), &"count".into(), &7.into()));
+    let shown = run(&["show", "latch", "--url", url]).out;
+    assert!(shown.starts_with("latch is a count of 7, without holders"), "{shown}");
+    stage.server.ask::<()>(&["SET", "text", "no count"]);
+    assert_eq!(run(&["show", "text", "--url", url]).code, Some(1));
+}
+
+#[test]
+fn the_value_of_a_leader_is_shown() {
+    let stage = stage();
+    let election = stage.holding.election("scheduler").with_value("web-1:80");
+    let term = election.campaign().expect("no leader");
+    let arguments = ["show", "scheduler", "--url", &stage.server.url()];
+    let (code, lock) = json(&arguments);
+    assert_eq!((code, &lock["kind"]), (Some(0), &"election".into()));
+    assert_eq!((&lock["leader_value"], &lock["token"]), (&"web-1:80".into(), &term.token().into()));
+    let shown = run(&arguments).out;
+    assert!(shown.contains("leader        web-1:80\n"), "{shown}");
+}
+
+#[test]
+fn a_pattern_shows_all_locks_that_match() {
+    let stage = stage();
+    let url = &stage.server.url();
+    let _held = stage.hold(&["a:1", "a:2", "b"]);
+    let shown = run(&["show", "a:*", "--url", url]).out;
+    let names: Vec<_> = shown.lines().filter_map(|line| line.strip_prefix("name ")).collect();
+    assert_eq!(names.iter().map(|name| name.trim()).collect::<Vec<_>>(), ["a:1", "a:2"]);
+    let (code, locks) = json(&["show", "a:*", "--url", url]);
+    assert_eq!((code, locks.as_array().map(Vec::len)), (Some(0), Some(2)));
+    let none = run(&["show", "c*", "--url", url]);
+    assert_eq!((none.code, &*none.out), (Some(1), "c* is free\n"));
+    assert_eq!(json(&["show", "c*", "--url", url]).0, Some(1));
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::thread::{self, JoinHandle};
 
 /// Every event but the one that the test waits for.
-const ENDS: [&str; 3] = ["released", "expired", "left"];
+const ENDS: [&str; 4] = ["released", "expired", "left", "gone"];
 
 /// Returns a thread that waits for a lock and keeps it.
 fn waiter<K: leasehold::kind::LockKind>(lock: Lock<K>) -> JoinHandle<OwnedGuard<K>> {
@@ -45,6 +45,41 @@ fn the_present_state_comes_first() {
     let released = watch.until("released", &[]);
     assert_eq!((&released["name"], &released["owner"]), (&"b".into(), &acquired["owner"]));
     assert!(released["held"].as_f64().expect("a duration") >= 0.0);
+}
+
+#[test]
+fn a_pattern_finds_locks_that_are_taken_later() {
+    let stage = stage();
+    let _held = stage.hold(&["a:1", "b:1"]);
+    let watch = Running::watch(&["a:*", "c", "--url", &stage.server.url()]);
+    let present = watch.until("acquired", &ENDS);
+    assert_eq!((&present["name"], &present["present"]), (&"a:1".into(), &true.into()));
+    let _later = stage.hold(&["b:2", "a:2"]);
+    let acquired = watch.until("acquired", &ENDS);
+    assert_eq!((&acquired["name"], acquired.get("present")), (&"a:2".into(), None));
+    let since = stage.looking.lock("a:2").holder().expect("an answer").expect("held").since();
+    assert!(since.is_some() && acquired["since"].is_number(), "{acquired}");
+    let given = stage.holding.lock("c").lock().expect("free");
+    assert_eq!(watch.until("acquired", &ENDS)["name"], "c");
+    given.unlock().expect("held");
+    assert_eq!(watch.until("released", &[])["name"], "c");
+}
+
+#[test]
+fn the_permits_of_a_semaphore_have_events() {
+    let stage = stage();
+    let watch = Running::watch(&["s", "--url", &stage.server.url()]);
+    let semaphore = stage.holding.semaphore("s").with_permits(3);
+    let first = semaphore.acquire_many(2).expect("free");
+    let acquired = watch.until("acquired", &ENDS);
+    assert_eq!(acquired["kind"], "semaphore");
+    is_client(&acquired, &stage.holding);
+    let second = stage.looking.semaphore("s").acquire().expect("free");
+    is_client(&watch.until("acquired", &ENDS), &stage.looking);
+    first.release().expect("held");
+    is_client(&watch.until("released", &[]), &stage.holding);
+    second.release().expect("held");
+    is_client(&watch.until("released", &[]), &stage.looking);
 }
 
 /// The names of the second lock's events are in the order of a hand-over.
