@@ -1,13 +1,17 @@
 -- Takes all of the permits or none, or restores their full lease if the hold has them already.
 -- KEYS: 1 the free permits, 2 the expiries of the others, a sorted set of ids, 3 the claim
--- ARGV: 1 lease in ms, 2 the capacity to set if there is none, or empty, 3 channel, 4 the claimant,
---   or empty for a caller that does not wait, 5 .. n + 4 the ids of the permits
+-- ARGV: 1 lease in ms, 2 the capacity to set if there is none, or empty; behind `?` to be told of
+--   another one, 3 channel, 4 the claimant, or empty for a caller that does not wait, 5 .. n + 4
+--   the ids of the permits
 -- RETURNS: 1 -2 acquired; -3 more permits than the capacity; -1 refused, and no permit expires;
 --   else refused, and the ms until a permit expires; 2 the number of permits that callers without
---   a claim may take now; after -3 the capacity
+--   a claim may take now; after -3 the capacity; 3 after `?` the capacity, if it is another than
+--   ARGV 2
 -- Atomic: no other client may take a permit between the check and the write.
 local permits, expiries, claim = KEYS[1], KEYS[2], KEYS[3]
-local lease, capacity, channel, claimant = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lease, wanted, channel, claimant = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local asks, capacity = string.match(wanted, '^(%??)(%d*)$')
 
 -- The score of a permit of Redisson that never expires.
 local never = 922337203685477
@@ -82,10 +86,13 @@ if free > 0 and (gain > 0 or not stored) then
   redis.call('publish', channel, math.min(free, 2147483647))
 end
 
-local others = math.min(math.max(free - claimed, 0), 2147483647)
-if not is_refused then
-  return { -2, others }
+local reply = { -2, math.min(math.max(free - claimed, 0), 2147483647) }
+if is_refused then
+  local nearest = tonumber(redis.call('zrange', expiries, 0, 0, 'withscores')[2])
+  reply[1] = nearest and nearest < never and math.max(nearest - now, 0) or -1
 end
-local nearest = tonumber(redis.call('zrange', expiries, 0, 0, 'withscores')[2])
-local left = nearest and nearest < never and math.max(nearest - now, 0) or -1
-return { left, others }
+local total = asks == '?' and free + redis.call('zcard', expiries)
+if total and total ~= tonumber(capacity) then
+  reply[3] = math.min(total, 2147483647)
+end
+return reply

@@ -174,6 +174,9 @@ pub(crate) struct RunArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub(crate) permits: Option<u32>,
+    /// Make N of --permits the number of permits, if it is another
+    #[arg(long, requires = "permits")]
+    pub(crate) resize: bool,
     /// Keep the lock this long, also if CMD ends before
     #[arg(long, value_name = "D", conflicts_with = "shared", value_parser = duration::parse)]
     pub(crate) min_hold: Option<Duration>,

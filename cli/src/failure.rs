@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use leasehold::ErrorKind;
 use rustix::io::Errno;
 
+use crate::views::print::is_harmless;
+
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 /// The exit codes of the program, other than 0 and those of a child.
@@ -130,11 +132,24 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Prints a line on stderr.
+/// Prints lines on stderr, without anything else that a terminal obeys.
 ///
 /// A stderr that has no reader or no space changes nothing else, least of all the exit code.
-pub(crate) fn print_note(line: &str) {
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+pub(crate) fn print_note(lines: &str) {
+    let _ = io::stderr().write_all(format!("{}\n", harmless(lines)).as_bytes());
+}
+
+/// Returns the lines with escapes in the place of what a terminal obeys.
+fn harmless(lines: &str) -> String {
+    let mut shown = String::with_capacity(lines.len());
+    for sign in lines.chars() {
+        if sign == '\n' || is_harmless(sign) {
+            shown.push(sign);
+        } else {
+            shown.extend(sign.escape_debug());
+        }
+    }
+    shown
 }
 
 /// The form of the output.
@@ -156,6 +171,12 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notes_have_nothing_that_a_terminal_obeys() {
+        assert_eq!(harmless("a\u{1b}[2J\r\nb \\ é 漢"), "a\\u{1b}[2J\\r\nb \\ é 漢");
+        assert_eq!(harmless("\u{202e}a\u{9b}"), "\\u{202e}a\\u{9b}");
+    }
 
     #[test]
     fn a_thread_that_cannot_be_started_is_no_wrong_usage() {

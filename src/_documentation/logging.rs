@@ -5,7 +5,7 @@
 //!
 //! | target | levels | subject |
 //! | --- | --- | --- |
-//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed releases and clean-ups; locks that are held without a time to live; waits for an owned guard of the same thread |
+//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed releases and clean-ups; locks that are held without a time to live; semaphores with another capacity than `with_permits`; waits for an owned guard of the same thread |
 //! | `leasehold::connection` | warn, info, debug | outages of servers; replaced connections; failed subscriptions, heartbeats and polls; loads of scripts; refused options of sockets |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](crate::Builder::audit_policy) |
@@ -27,6 +27,8 @@
 //! | `lock` | the name of the lock, without the client's prefix |
 //! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Semaphore` and so on |
 //! | `hold` | the number of the hold, as in events |
+//! | `capacity` | the number of permits of a semaphore |
+//! | `wanted` | the number of permits of `with_permits` |
 //! | `reason` | the [`LostReason`](crate::LostReason), as `Debug` shows it: `Expired`, `Gone`, `HeldTooLong` |
 //! | `error` | the text of the error and of its causes |
 //! | `server` | the address of the server, without user and password; null if the error names no server |

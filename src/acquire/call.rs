@@ -12,7 +12,6 @@ use crate::acquire::question::LockQuestion;
 use crate::cancel::{CancelToken, Limit};
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
-use crate::events::{Acquired, Event};
 use crate::kind::rules::{KindRules, PermitRequest, Queueing};
 use crate::local::hold::{Hold, HoldSettings};
 use crate::local::table::{EntryOutcome, EntryRequest};
@@ -182,15 +181,6 @@ impl<'a> AcquireCall<'a> {
     /// In a forked child that thread is one of the parent process, which is an error.
     fn refuse_at_once(&self) -> Result<CallEntry<'_>> {
         self.context.engine.router.check_process().map(|()| CallEntry::Refused)
-    }
-
-    /// Emits the event of a call that got the lock.
-    pub(crate) fn report_acquired(&self, handle: &HoldHandle, waited: Duration) {
-        let (kind, hold) = handle.hold().kind_and_number();
-        self.context.engine.events.emit_with(self.settings.listener(), || {
-            let (at, name) = (clock::wall_time(), Arc::clone(self.context.local.name().given()));
-            Event::Acquired(Acquired { at, name, kind, hold, waited })
-        });
     }
 
     /// Returns the statistics for the kind and the label of the lock.

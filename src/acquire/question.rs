@@ -240,7 +240,7 @@ impl<'a> LockQuestion<'a> {
         let LockContext { engine, local } = self.context();
         let waited = self.acquirer.started.until(clock::now());
         if let Some(handle) = acquired {
-            self.call.report_acquired(handle, waited);
+            local.report_acquired(handle.hold(), waited);
         }
         if self.reports.waited {
             let hold = acquired.map(|handle| handle.hold().id().number());
@@ -482,12 +482,18 @@ impl LockQuestion<'_> {
             beside: self.acquirer.beside.as_ref(),
             waiter_timeout: self.waiter_timeout(),
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
-            capacity: self.call.options.permits.and_then(|permits| permits.capacity),
+            capacity: self.capacity(),
+            asks_capacity: self.capacity().is_some_and(|wanted| !local.knows_capacity(wanted)),
             place: self.awaits_grants().then(|| self.place_args()),
             max_holders: self.max_holders,
             wake: to_subscribe.map(wake),
         });
         command.replicated()
+    }
+
+    /// Returns the capacity that the call sets if the semaphore has none.
+    fn capacity(&self) -> Option<u32> {
+        self.call.options.permits.and_then(|permits| permits.capacity)
     }
 
     /// Returns the place in the queue of a queue lock that the call asks for.
@@ -575,8 +581,12 @@ impl LockQuestion<'_> {
         let copy = self.leftovers.late_copy.or(reply.copies.may_exist().then_some(this));
         self.leftovers.late_copy = copy.filter(|copy| reply.may_precede(copy, effect));
         let offered = self.call.rules.offered(&reply.value);
+        let other_capacity = self.call.rules.other_capacity(&reply.value);
         let reply = self.call.rules.read_acquire(reply.value);
         let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
+        if !matches!(reply, AcquireReply::Exceeds { .. }) {
+            self.note_capacity(other_capacity);
+        }
         let outcome = match (reply, not_replicated) {
             (AcquireReply::Granted(_), Some(error)) => {
                 self.leftovers.late_copy = Some(this);
@@ -601,6 +611,24 @@ impl LockQuestion<'_> {
         };
         self.end_question(offered, matches!(outcome, Ok(Some(_))));
         outcome
+    }
+
+    /// Logs that the capacity of a semaphore is not that of the handle. `other` is this capacity.
+    ///
+    /// Later calls of this process do not ask for what they know.
+    fn note_capacity(&self, other: Option<i64>) {
+        let local = &self.context().local;
+        let Some(wanted) = self.capacity().filter(|wanted| !local.knows_capacity(*wanted)) else {
+            return;
+        };
+        let warns = local.learn_capacity(wanted, other.is_some());
+        let Some(capacity) = other.filter(|_| warns) else { return };
+        let name = local.name().given();
+        log::warn!(
+            logger: LINES, target: log_target::LEASE, lock = &**name, capacity, wanted;
+            "the semaphore {name:?} has {capacity} permits already, and not {wanted} as with_permits \
+             says: Semaphore::resize changes that"
+        );
     }
 
     /// Returns the error for a call that needs more permits than the semaphore has.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::kind::Retryability;
+use crate::util::text::without_controls;
 
 /// An error reply: the first word, and the rest of the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,11 +37,13 @@ impl Refusal {
     /// Reads an error reply.
     ///
     /// Redis before 7 wraps the error of a command inside a script, with its code in the middle of
-    /// the text; the wrapping is removed.
+    /// the text; the wrapping is removed. Control characters become escapes: errors, logs and
+    /// terminals show the text.
     pub(crate) fn new(code: &str, detail: &str) -> Refusal {
         let inner = if code == "ERR" { unwrapped(detail) } else { None };
         let (code, detail) = inner.unwrap_or((code, detail));
-        Refusal { code: code.to_owned(), detail: detail.to_owned() }
+        let [code, detail] = [code, detail].map(|text| without_controls(text).into_owned());
+        Refusal { code, detail }
     }
 
     /// Returns what ends the refusal, and the advice for its reader.

@@ -194,3 +194,10 @@ fn a_refusal_is_transient_only_if_it_ends_by_itself() {
         assert!(!refusal(code).is_transient(), "{code}");
     }
 }
+
+#[test]
+fn a_refusal_has_nothing_that_a_terminal_obeys() {
+    let error = Error::refused(&Refusal::new("ER\u{7}R", "a\u{1b}[2J\rb"));
+    assert!(!format!("{error} {error:?}").contains(char::is_control), "{error:?}");
+    assert!(error.to_string().contains(r"a\u{1b}[2J\rb"), "{error}");
+}

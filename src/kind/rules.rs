@@ -66,6 +66,8 @@ pub(crate) struct AcquireArgs<'a> {
     pub(crate) max_holders: u32,
     /// The capacity that a semaphore without one gets.
     pub(crate) capacity: Option<u32>,
+    /// Whether the reply has to tell of another capacity.
+    pub(crate) asks_capacity: bool,
     /// The message that has the listener subscribe; `None` if none is needed.
     pub(crate) wake: Option<Wake<'a>>,
 }
@@ -286,6 +288,14 @@ pub(crate) trait KindRules: RefUnwindSafe + Send + Sync {
     ///
     /// `None` for a kind without permits.
     fn offered(&self, reply: &Reply) -> Option<u32> {
+        let _ = reply;
+        None
+    }
+
+    /// Returns the capacity, if the call asked for it and it is another than the call would set.
+    ///
+    /// `None` for a kind without permits.
+    fn other_capacity(&self, reply: &Reply) -> Option<i64> {
         let _ = reply;
         None
     }

@@ -52,11 +52,16 @@ fn claimant(owner: &Owner) -> &[u8] {
     owner.permits().map_or(b"", |permits| permits.claimant().as_bytes())
 }
 
-/// Reads the numbers of a reply to an acquire.
-fn numbers(reply: &Reply) -> Option<(i64, i64)> {
+/// Reads the first two numbers of a reply to an acquire, and the third if there is one.
+fn numbers(reply: &Reply) -> Option<(i64, i64, Option<i64>)> {
     let Reply::List(parts) = reply else { return None };
-    let [Reply::Int(first), Reply::Int(second)] = parts[..] else { return None };
-    Some((first, second))
+    match parts[..] {
+        [Reply::Int(first), Reply::Int(second)] => Some((first, second, None)),
+        [Reply::Int(first), Reply::Int(second), Reply::Int(third)] => {
+            Some((first, second, Some(third)))
+        }
+        _ => None,
+    }
 }
 
 /// A poll of a semaphore, for the oldest caller of this process that waits for its permits.
@@ -158,7 +163,9 @@ impl KindRules for Permits {
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
         let (lease, channel) = (args.millis(), args.name.permits_channel());
-        let capacity = args.capacity.map(|capacity| capacity.to_string()).unwrap_or_default();
+        let asks = if args.asks_capacity { "?" } else { "" };
+        let capacity = args.capacity.map(|capacity| format!("{asks}{capacity}"));
+        let capacity = capacity.unwrap_or_default();
         let waits = args.waiter_timeout.is_some();
         let claimant = if waits { claimant(args.owner) } else { b"" };
         let first = [lease.as_bytes(), capacity.as_bytes(), channel.as_bytes(), claimant];
@@ -167,7 +174,7 @@ impl KindRules for Permits {
     }
 
     fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
-        let Some((first, second)) = numbers(&reply) else {
+        let Some((first, second, _)) = numbers(&reply) else {
             return reply.into_ints().and_then(|_| Err(rules::unexpected_list()));
         };
         Ok(match first {
@@ -178,8 +185,12 @@ impl KindRules for Permits {
     }
 
     fn offered(&self, reply: &Reply) -> Option<u32> {
-        let (_, others) = numbers(reply).filter(|(first, _)| *first != EXCEEDS_CAPACITY)?;
+        let (_, others, _) = numbers(reply).filter(|(first, ..)| *first != EXCEEDS_CAPACITY)?;
         u32::try_from(others).ok()
+    }
+
+    fn other_capacity(&self, reply: &Reply) -> Option<i64> {
+        numbers(reply)?.2
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {

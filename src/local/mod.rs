@@ -41,12 +41,13 @@ use std::fmt;
 use std::ops::Deref;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::command::name::Name;
 use crate::command::owner::{Holder, Owner, ThreadId};
 use crate::error::{LostReason, Result};
-use crate::events::{Event, EventSink, Lost, Overdue};
+use crate::events::{Acquired, Event, EventSink, Kind, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldSettings, HoldStatus};
 use crate::local::mailbox::Mailbox;
@@ -77,8 +78,13 @@ pub(crate) struct Local {
     rw_channel: OnceLock<Arc<Channel>>,
     permits: OnceLock<Arc<PermitCallers>>,
     latch_channel: OnceLock<Arc<Channel>>,
+    /// The last `with_permits` that a reply has confirmed, or [`WARNED`]; 0 before.
+    known_capacity: AtomicU64,
     state: Mutex<LocalState>,
 }
+
+/// The known capacity of a semaphore after the warning about another one. No `u32` is as large.
+const WARNED: u64 = u64::MAX;
 
 /// A caller in the queue.
 #[derive(Clone, Debug)]
@@ -131,6 +137,7 @@ impl Local {
             rw_channel: OnceLock::new(),
             permits: OnceLock::new(),
             latch_channel: OnceLock::new(),
+            known_capacity: AtomicU64::new(0),
             state: Mutex::default(),
         }
     }
@@ -159,6 +166,19 @@ impl Local {
             ListensTo::Permits => self.known_permits().map(|callers| callers.channel()),
             _ => self.channel_cell(listens)?.get(),
         }
+    }
+
+    /// Returns whether a call need not ask if the semaphore has this capacity.
+    pub(crate) fn knows_capacity(&self, wanted: u32) -> bool {
+        let known = self.known_capacity.load(Ordering::Relaxed);
+        known == WARNED || known == wanted.into()
+    }
+
+    /// Notes whether the semaphore has this capacity. Returns whether to warn, which is once.
+    pub(crate) fn learn_capacity(&self, wanted: u32, is_other: bool) -> bool {
+        let known = if is_other { WARNED } else { wanted.into() };
+        let before = self.known_capacity.load(Ordering::Relaxed);
+        before != WARNED && self.known_capacity.swap(known, Ordering::Relaxed) != WARNED && is_other
     }
 
     /// Returns the callers of this process that wait for permits.
@@ -384,9 +404,8 @@ impl Local {
                 lock = &*name, kind:?, hold = number, reason:?;
                 "{} {name:?} was lost: {reason}", kind.subject()
             );
-            self.events.emit_with(hold.settings().listener(), || {
-                Event::Lost(Lost { at: clock::wall_time(), name, kind, hold: number, reason })
-            });
+            let settings = hold.settings();
+            hold.tell_lost(|| self.emit_lost(&settings, (kind, number), reason));
             hold.note_loss_reported();
         }
         if any {
@@ -404,8 +423,39 @@ impl Local {
             logger: LINES, target: log_target::LEASE, lock = &*name, kind:?, hold = number;
             "{} {name:?} is held beyond its limit: it is not renewed any more", kind.subject()
         );
-        self.events.emit_with(hold.settings().listener(), || {
-            Event::Overdue(Overdue { at: clock::wall_time(), name, kind, hold: number, held })
+        let settings = hold.settings();
+        hold.tell_overdue(held, || self.emit_overdue(&settings, (kind, number), held));
+    }
+
+    /// Emits the event of a call that got the lock, and the events that have waited for it.
+    pub(crate) fn report_acquired(&self, hold: &Hold, waited: Duration) {
+        let (id, settings) = (hold.kind_and_number(), hold.settings());
+        let untold = hold.tell_acquired(|| {
+            let (kind, hold) = id;
+            self.events.emit_with(settings.listener(), || {
+                let (at, name) = (clock::wall_time(), Arc::clone(self.name.given()));
+                Event::Acquired(Acquired { at, name, kind, hold, waited })
+            });
+        });
+        if let Some(held) = untold.overdue {
+            self.emit_overdue(&settings, id, held);
+        }
+        if untold.lost {
+            self.emit_lost(&settings, id, hold.lost_reason());
+        }
+    }
+
+    fn emit_lost(&self, settings: &HoldSettings, (kind, hold): (Kind, u64), reason: LostReason) {
+        self.events.emit_with(settings.listener(), || {
+            let (at, name) = (clock::wall_time(), Arc::clone(self.name.given()));
+            Event::Lost(Lost { at, name, kind, hold, reason })
+        });
+    }
+
+    fn emit_overdue(&self, settings: &HoldSettings, (kind, hold): (Kind, u64), held: Duration) {
+        self.events.emit_with(settings.listener(), || {
+            let (at, name) = (clock::wall_time(), Arc::clone(self.name.given()));
+            Event::Overdue(Overdue { at, name, kind, hold, held })
         });
     }
 }

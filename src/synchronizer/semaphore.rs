@@ -91,7 +91,8 @@ impl Semaphore {
     /// Sets the capacity that the semaphore gets if it has none. No round trip.
     ///
     /// The next verb that acquires sets it, in the same round trip. A capacity that the semaphore
-    /// has already stays; [`resize`](Semaphore::resize) changes it.
+    /// has already stays, and the log has one warning if it is another: a program that means its
+    /// number calls [`resize`](Semaphore::resize) at its start.
     ///
     /// # Errors
     /// Does not fail itself. The verbs return [`is_configuration`](crate::Error::is_configuration)

@@ -1,4 +1,7 @@
-//! The bounds of short texts, such as labels and the fields of client records.
+//! The bounds of short texts, such as labels and the fields of client records, and texts of servers
+//! that terminals may show.
+
+use std::borrow::Cow;
 
 /// The greatest length of a short text, in bytes.
 pub(crate) const MAX_LENGTH: usize = 256;
@@ -21,6 +24,18 @@ pub(crate) fn check(text: &str) -> Result<(), TextFault> {
     }
 }
 
+/// Returns the text with escapes in the place of control characters, which a terminal obeys.
+pub(crate) fn without_controls(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for sign in text.chars() {
+        if sign.is_control() { shown.extend(sign.escape_debug()) } else { shown.push(sign) }
+    }
+    Cow::Owned(shown)
+}
+
 /// Returns the short text that these bytes are, if they are one.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|text| check(text).is_ok())
@@ -29,6 +44,12 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_become_escapes() {
+        assert!(matches!(without_controls("a \\ \"é\""), Cow::Borrowed("a \\ \"é\"")));
+        assert_eq!(without_controls("a\u{1b}[2J\r\u{9b}b"), r"a\u{1b}[2J\r\u{9b}b");
+    }
 
     #[test]
     fn a_short_text_is_printable_and_has_up_to_256_bytes() {

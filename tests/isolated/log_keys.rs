@@ -120,6 +120,21 @@ fn log_lines_have_the_target_of_their_subject_and_facts_as_key_values() -> Resul
     let released = [("lock", "deleted"), ("kind", "Plain"), ("hold", &*number)];
     assert_eq!((&*target, found), ("leasehold::lease", keys(released)));
 
+    client.semaphore("jobs").with_permits(4).acquire()?.release()?;
+    let semaphore = client.semaphore("jobs").with_permits(8);
+    assert!(semaphore.try_acquire_many(5).is_err_and(|error| error.is_configuration()));
+    for _ in 0..3 {
+        client.semaphore("jobs").with_permits(8).acquire()?.release()?;
+    }
+    let text = "has 4 permits already, and not 8";
+    let (target, found) = LINES.wait_for(text);
+    let capacity = [("lock", "jobs"), ("capacity", "4"), ("wanted", "8")];
+    assert_eq!((&*target, found), ("leasehold::lease", keys(capacity)));
+    semaphore.resize(8)?;
+    semaphore.acquire_many(8)?.release()?;
+    let count = LINES.lines().iter().filter(|line| line.text.contains(text)).count();
+    assert_eq!(count, 1, "once per semaphore");
+
     server.client_kill_type("normal");
     client.lock("again").lock()?.unlock()?;
     let (target, found) = LINES.wait_for("reconnected to");

@@ -29,11 +29,15 @@ fn client(role: &Role) -> Client {
 
 /// Waits for a lock with two threads of one queue, for an hour each.
 fn wait(role: &Role) {
-    let lock = client(role).lock("a");
+    let client = client(role);
+    let lock = client.lock("a");
     let waits = || lock.try_lock_for(HOUR).map(|guard| guard.is_some());
     thread::scope(|scope| {
         let first = scope.spawn(waits);
         let second = scope.spawn(waits);
+        // Both deadlines are before the end of the night.
+        eventually("both threads wait", || client.stats().waiting_now() == 2);
+        role.say("waiting");
         let outcomes = [first, second].map(|wait| wait.join().expect("no panic"));
         role.say(&format!("{:?}", outcomes.map(|outcome| outcome.expect("a reply"))));
     });
@@ -67,6 +71,7 @@ fn waits_end_soon_after_a_suspension_in_which_their_deadlines_passed() {
     let (server, clock) = (Server::start(), BootClock::new());
     let guard = build(patient(server.url())).lock("a").lock_owned().expect("the lock is free");
     let mut waiting = child(&clock, "wait", &server);
+    waiting.expect_line("waiting");
     eventually("the waiter subscribes", || server.numsub("redisson_lock__channel:{a}") > 0);
     clock.suspend_for(NIGHT);
     waiting.expect_line("[false, false]");

@@ -187,9 +187,24 @@ fn semaphore_acquire_replies_as_documented() {
         "else refused, and the ms until a permit expires",
         "2 the number of permits that callers without a claim may take now",
         "after -3 the capacity",
+        "3 after `?` the capacity, if it is another than ARGV 2",
     ];
     documents("semaphore_acquire", &replies);
     let mut bare = Bare::start();
+
+    // Another capacity, with permits taken, refused, and too many.
+    let other = |bare: &mut Bare, ids: &[&str]| -> (i64, i64, i64) {
+        let args = [&["60000", "?4", SEMAPHORE_CHANNEL, ""][..], ids].concat();
+        bare.reply("semaphore_acquire", &KEYS, &args)
+    };
+    bare.ask::<()>(&["SET", PERMITS, "2"]);
+    assert_eq!(other(&mut bare, &["a1"]), (-2, 1, 2));
+    let (left, others, capacity) = other(&mut bare, &["b1", "b2"]);
+    assert!(left > 50_000 && (others, capacity) == (1, 2), "{left}");
+    for capacity in ["?2", "4", ""] {
+        assert_eq!(acquire(&mut bare, Call { capacity, ..CALL }, &["a1"]), (-2, 1));
+    }
+    bare.ask::<()>(&["DEL", PERMITS, EXPIRIES]);
 
     // No capacity: nothing is written.
     assert_eq!(acquire(&mut bare, KNOWN, &["a1"]), (-3, 0));

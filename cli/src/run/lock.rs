@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Builder, CancelToken, Client, Error, Events};
+use leasehold::{Builder, CancelToken, Client, Error, Events, Semaphore};
 
 use super::kinds::{Held, Take};
 use super::outcome::Outcome;
 use super::signals::Signals;
 use crate::args::RunArgs;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Result, print_note};
+use crate::views::text;
 
 /// The poll interval of plain locks and readers.
 ///
@@ -49,7 +50,9 @@ pub(super) fn acquire(
 ) -> leasehold::Result<Option<Held>> {
     let name = args.name.as_str();
     if let Some(permits) = args.permits {
-        return take(client.semaphore(name).with_permits(permits).with_cancel(cancel), args);
+        let semaphore = client.semaphore(name).with_permits(permits).with_cancel(cancel);
+        check_capacity(&semaphore, permits, args)?;
+        return take(semaphore, args);
     }
     if args.queue {
         let lock = client.queue_lock(name).with_weight(args.weight.unwrap_or(1));
@@ -60,6 +63,22 @@ pub(super) fn acquire(
         (_, true) => take(client.fair_lock(name).with_cancel(cancel), args),
         _ => take(client.lock(name).with_cancel(cancel), args),
     }
+}
+
+/// Warns of a semaphore with another number of permits, or gives it this number.
+fn check_capacity(semaphore: &Semaphore, permits: u32, args: &RunArgs) -> leasehold::Result<()> {
+    let capacity = semaphore.permits()?;
+    if capacity == i64::from(permits) {
+        return Ok(());
+    }
+    if args.resize {
+        return semaphore.resize(permits);
+    }
+    let name = text::printable(&args.name);
+    print_note(&format!(
+        "leasehold: {name} has {capacity} permits, and not {permits}; --resize changes that"
+    ));
+    Ok(())
 }
 
 /// Takes a lock of any kind.

@@ -63,7 +63,7 @@ impl Formatter for SafeJson {
 }
 
 /// Returns whether the character, within a text, is printed as it is.
-fn is_harmless(sign: char) -> bool {
+pub(crate) fn is_harmless(sign: char) -> bool {
     // The debug form escapes control characters and invisible characters.
     matches!(sign, ' '..='~') || sign.is_alphanumeric() || sign.escape_debug().count() == 1
 }

@@ -73,6 +73,15 @@ fn a_semaphore_has_as_many_permits_as_its_first_user_said() {
     let holders = [holding(&server, &["--permits", "2"]), holding(&server, &["--permits", "2"])];
     assert!(refused(&server, &["--permits", "2"]));
     assert!(refused(&server, &["--permits", "3"]));
+    let end = |words: &[&str]| {
+        Running::start(run(&server, &[words, &["-n", "x", "--", "true"]].concat())).finish()
+    };
+    let other = end(&["--permits", "3"]);
+    let note = "leasehold: x has 2 permits, and not 3; --resize changes that";
+    assert!(other.errors.contains(note), "{other:?}");
+    let resized = end(&["--permits", "3", "--resize"]);
+    assert_eq!((resized.code(), &*resized.errors), (0, ""));
+    assert!(!refused(&server, &["--permits", "3"]));
     let [first, second] = holders;
     first.finish();
     assert!(!refused(&server, &["--permits", "2"]));

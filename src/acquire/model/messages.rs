@@ -110,6 +110,7 @@ impl Process {
             place: None,
             max_holders: 1,
             capacity: None,
+            asks_capacity: false,
             wake: None,
         });
         let reply = Plain.read_acquire(self.server.execute(&acquire)).expect("a number");
@@ -175,6 +176,7 @@ impl Environment for Process {
             place: None,
             max_holders: 1,
             capacity: None,
+            asks_capacity: false,
             wake: attempt.requests_subscription.then_some(Wake {
                 control: &self.listener.control,
                 channel: self.local.name().channel(),

@@ -60,7 +60,7 @@ use crate::transport::call::{Call, ConnectionId, LateCopy};
 use crate::util::clock::Moment;
 use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
 use crate::util::wheel;
-use state::{HoldState, Phase};
+use state::{HoldState, Phase, Untold};
 
 pub(crate) use settings::HoldSettings;
 
@@ -421,6 +421,7 @@ impl Hold {
         }
         // The watchdog may have reported the limit after the caller read its clock.
         state.overdue_reported = false;
+        state.told.present = false;
         let possession = &mut state.possession;
         possession.handoffs += 1;
         possession.token += u64::from(self.last_token > 0);
@@ -552,6 +553,46 @@ impl Hold {
         let mut state = self.state.lock();
         let waived = state.possession.settings.with_min_hold(Duration::ZERO);
         state.possession.settings = waived;
+    }
+}
+
+/// The order of the events of the hold: an acquisition comes before the end of the hold.
+///
+/// `emit` queues the event. It runs under the mutex of the hold, and must not use the hold.
+impl Hold {
+    /// Emits the event of an acquisition, and returns what has waited for it.
+    ///
+    /// After the event of a loss there is no other: the hold was lost when it was handed off.
+    pub(crate) fn tell_acquired(&self, emit: impl FnOnce()) -> Untold {
+        let mut state = self.state.lock();
+        let told = &mut state.told;
+        if !told.lost {
+            emit();
+            (told.acquired, told.present) = (true, true);
+            told.lost = told.waiting.lost;
+        }
+        mem::take(&mut told.waiting)
+    }
+
+    /// Emits the event of the loss, or keeps it for [`Hold::tell_acquired`].
+    pub(crate) fn tell_lost(&self, emit: impl FnOnce()) {
+        let told = &mut self.state.lock().told;
+        if told.acquired {
+            emit();
+            told.lost = true;
+        } else {
+            told.waiting.lost = true;
+        }
+    }
+
+    /// Emits the event of an overdue hold, or keeps it for [`Hold::tell_acquired`].
+    pub(crate) fn tell_overdue(&self, held: Duration, emit: impl FnOnce()) {
+        let told = &mut self.state.lock().told;
+        if told.present {
+            emit();
+        } else {
+            told.waiting.overdue = Some(held);
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) struct HoldState {
     pub(super) overdue_reported: bool,
     /// Whether the loss of the hold was reported.
     pub(super) loss_reported: bool,
+    pub(super) told: Told,
     pub(super) granted_at: Moment,
     /// Moment of the end of the last guard.
     pub(super) released_at: Moment,
@@ -51,6 +52,26 @@ pub(super) struct ServerSide {
     /// Whether the server may keep the hold beyond the deadline, or take it anew: a reply did not
     /// come, or came too late, or a copy of the acquire command may still run.
     pub(super) may_still_be_held: bool,
+}
+
+/// The events of a hold that were emitted, and those that have to wait for the event of its
+/// acquisition: its lease may end before the thread that got it goes on.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Whether the acquisition by any holder was told.
+    pub(super) acquired: bool,
+    /// Whether the acquisition by the present holder was told.
+    pub(super) present: bool,
+    pub(super) lost: bool,
+    pub(super) waiting: Untold,
+}
+
+/// The events that have waited for that of the acquisition.
+#[derive(Debug, Default)]
+pub(crate) struct Untold {
+    /// The time for which the holder of the overdue hold has had it.
+    pub(crate) overdue: Option<Duration>,
+    pub(crate) lost: bool,
 }
 
 /// The present holder of a hold.
@@ -91,6 +112,7 @@ impl HoldState {
             },
             overdue_reported: false,
             loss_reported: false,
+            told: Told::default(),
             granted_at: grant.granted_at,
             released_at: Moment::START,
             late_copy: grant.late_copy,

@@ -4,6 +4,7 @@ use super::*;
 use crate::events::EventSink;
 use crate::stats::StatsRecorder;
 use crossbeam_channel::Sender;
+use std::cell::RefCell;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -294,4 +295,36 @@ fn a_hand_off_by_an_older_clock_reading_than_the_report_starts_a_new_limit() {
     assert!(hold.hand_off(at(0), &bounds, &Holder::owned(), &settings).is_some());
     assert_eq!(hold.next_limit(), Some(at(1)));
     assert!(hold.take_overdue(at(2)).is_some(), "reported for the new holder too");
+}
+
+/// Tells events of the hold; returns those that were emitted, in their order.
+fn told(hold: &Hold, events: &[&'static str]) -> Vec<&'static str> {
+    let told = RefCell::new(Vec::new());
+    let emit = |event| told.borrow_mut().push(event);
+    for event in events {
+        match *event {
+            "acquired" => {
+                let untold = hold.tell_acquired(|| emit("acquired"));
+                untold.overdue.into_iter().for_each(|_| emit("overdue"));
+                untold.lost.then(|| emit("lost"));
+            }
+            "overdue" => hold.tell_overdue(SECOND, || emit("overdue")),
+            _ => hold.tell_lost(|| emit("lost")),
+        }
+    }
+    told.into_inner()
+}
+
+#[test]
+fn the_end_of_a_hold_is_told_after_its_acquisition() {
+    let (now, deadline) = (Moment::START + SECOND, Moment::START + 2 * SECOND);
+    let hold = || Hold::new(Grant::owned(now, deadline));
+    let all = ["acquired", "overdue", "lost"];
+    assert_eq!(told(&hold(), &all), all);
+    assert_eq!(told(&hold(), &["overdue", "lost", "acquired"]), all);
+    assert_eq!(told(&hold(), &["lost"]), [""; 0], "the call that got it has failed");
+    // The second acquisition is that of a hand-off.
+    assert_eq!(told(&hold(), &["acquired", "acquired", "lost"]), ["acquired", "acquired", "lost"]);
+    assert_eq!(told(&hold(), &["acquired", "lost", "acquired"]), ["acquired", "lost"]);
+    assert_eq!(told(&hold(), &["lost", "acquired", "acquired"]), ["acquired", "lost"]);
 }

@@ -53,7 +53,7 @@ fn granted(mut acquirer: Acquirer<'_>, answered: &Answered) -> HoldHandle {
     let late_copy = late_copy.filter(|copy| reply.may_precede(copy, lease));
     let reply = GrantReply { sent, at, lease, generation: *generation, late_copy, tokens: 0..=0 };
     let handle = acquirer.granted(reply);
-    acquirer.call.report_acquired(&handle, sent.until(at));
+    acquirer.call.context.local.report_acquired(handle.hold(), sent.until(at));
     handle
 }
 

@@ -11,6 +11,7 @@ use super::tls::{self, Session, Trust};
 use super::url::ServerUrl;
 use crate::error::{Error, Refusal, Result};
 use crate::transport::call::{Call, Digits};
+use crate::util::text::without_controls;
 use crate::util::threads::{catch_panic_of_callback, catch_quietly};
 
 /// The address of a server, with the settings for connecting to it.
@@ -135,7 +136,7 @@ impl Address {
             Some(map) => map.apply(host, port),
             None => (host.to_owned(), port),
         };
-        let shown = format!("{host}:{port}").into();
+        let shown = format!("{}:{port}", without_controls(&host)).into();
         Address { endpoint: Endpoint::Host(host, port), shown, ..self.clone() }
     }
 

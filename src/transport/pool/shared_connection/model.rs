@@ -447,6 +447,7 @@ impl Locking {
             place: None,
             max_holders: 1,
             capacity: None,
+            asks_capacity: false,
             wake: None,
         })
     }
