@@ -11,6 +11,8 @@
 //! records of the holders' clients in a second round trip ([`query::Inspector`]). Then it sends
 //! questions to the clients with a record.
 
+#[cfg(all(test, not(leasehold_model)))]
+mod fuzz;
 pub(crate) mod holder;
 pub(crate) mod info;
 pub(crate) mod leader;

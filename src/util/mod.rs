@@ -9,6 +9,8 @@
 
 pub(crate) mod clock;
 pub(crate) mod executor;
+#[cfg(all(test, not(leasehold_model)))]
+pub(crate) mod fuzz;
 pub(crate) mod interner;
 pub(crate) mod log_lines;
 pub(crate) mod log_target;

@@ -324,7 +324,8 @@ fn links_work_in_a_clone_and_on_the_registry_page() {
 fn documents() -> Vec<String> {
     let docs = files_in("docs").into_iter().filter(|name| name.ends_with(".md"));
     let docs = docs.filter(|name| name != "docs/bench/README.md");
-    docs.chain(["DESIGN.md", "COMPARE.md"].map(str::to_owned)).collect()
+    let others = ["DESIGN.md", "COMPARE.md", "SECURITY.md", "CONTRIBUTING.md"];
+    docs.chain(others.map(str::to_owned)).collect()
 }
 
 /// Paths may leave out `src/`, `lua/` or `docs/bench/`; `NAME` stands for a new file.

@@ -28,6 +28,8 @@ use simulated::net as socket;
 
 mod address;
 mod decode;
+#[cfg(all(test, not(leasehold_model)))]
+mod fuzz;
 #[cfg(all(test, leasehold_model))]
 pub(crate) mod model;
 #[cfg(not(leasehold_sim))]

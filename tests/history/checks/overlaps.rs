@@ -33,13 +33,16 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
 fn overlap(history: &History, earlier: Held<'_>, later: Held<'_>) -> Option<Violation> {
     let begun = later.1.granted;
     let text = format!("{} and\n  {}", earlier.0, later.0);
-    if !history.may_have_lost(earlier.0, begun) {
+    // The news of a grant may be late. Tokens tell which of the two the server granted first.
+    let is_late_news = (1..earlier.1.token).contains(&later.1.token);
+    let (first, second) = if is_late_news { (later, earlier) } else { (earlier, later) };
+    if !history.may_have_lost(first.0, begun) {
         return Some(Promise::Exclusion.violation(text));
     }
     let is_late = |held: Held<'_>| held.1.valid_to > report_due(history, held.0, begun);
-    // A replaced master grants until it learns of that: then the later hold is the lost one.
-    let late = is_late(earlier)
-        && (is_late(later) || !history.may_be_outdated(&later.0.request.lock, begun));
+    // A replaced master grants until it learns of that: then the second hold is the lost one.
+    let late = is_late(first)
+        && (is_late(second) || !history.may_be_outdated(&second.0.request.lock, begun));
     late.then(|| Promise::LossReport.violation(format!("too late, {text}")))
 }
 
@@ -84,7 +87,7 @@ fn unreported_loss(history: &History, (attempt, hold): Held<'_>) -> Option<Viola
 #[cfg(test)]
 mod tests {
     use super::super::examples::{disturbance, held, history, violated};
-    use super::super::{Affected, Disturbance, Effect, Promise};
+    use super::super::{Affected, Disturbance, Effect, Outcome, Promise};
 
     #[test]
     fn two_valid_holds_at_once_are_found() {
@@ -138,6 +141,26 @@ mod tests {
         let mut before = history(vec![held(0, 300, 310, 400), held(1, 300, 350, 360)]);
         before.disturbances.push(disturbance(100, 150, Affected::All, Effect::LosesHolds));
         assert_eq!(violated(&before), [Promise::Exclusion], "both calls begin after the fault");
+    }
+
+    /// The second call begins after the fault, and hears of its grant before the first one does.
+    #[test]
+    fn late_news_of_a_grant_before_the_loss_excuse_an_overlap() {
+        let with = |tokens: [u64; 2], end| {
+            let mut holds = [held(0, 50, 240, end), held(1, 160, 200, 250)];
+            for (attempt, token) in holds.iter_mut().zip(tokens) {
+                if let Outcome::Held(hold) = &mut attempt.outcome {
+                    hold.token = token;
+                }
+            }
+            let mut history = history(holds.to_vec());
+            let loss = disturbance(100, 150, Affected::All, Effect::LosesHolds);
+            history.disturbances.push(loss);
+            violated(&history)
+        };
+        assert_eq!(with([1, 2], 260), []);
+        assert_eq!(with([2, 1], 260), [Promise::Exclusion], "the server granted it later");
+        assert_eq!(with([1, 2], 240 + 333 + 102), [Promise::LossReport], "too late");
     }
 
     #[test]
