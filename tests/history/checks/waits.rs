@@ -338,10 +338,10 @@ fn outside(free: Option<&Vec<(Nanos, Nanos)>>, from: Nanos, to: Nanos) -> Vec<(N
 /// addition of permits.
 ///
 /// The count after the run tells whether permits are missing, unless a later loss has begun a new
-/// count.
+/// count. A loss may also have left no count.
 fn lacks_permits(history: &History, attempt: &Attempt, to: Nanos, capacities: &Capacities) -> bool {
     let (request, free) = (&attempt.request, history.counts.get(&attempt.request.lock));
-    let is_short = free.is_some_and(|free| *free < i64::from(request.capacity()));
+    let is_short = free.is_none_or(|free| *free < i64::from(request.capacity()));
     let is_lost_later = || history.losses_of(&request.lock).any(|loss| loss.from > to);
     request.is_counted()
         && history.may_have_lost_data(&request.lock, 0, to)
@@ -618,21 +618,23 @@ mod tests {
 
     #[test]
     fn a_later_loss_hides_how_many_permits_an_earlier_one_left() {
-        let waits = |free, losses: &[u64]| {
+        let waits = |free: Option<i64>, losses: &[u64]| {
             let refused = asking(1, 400, Outcome::Refused(millis(501 + BOUND)));
             let mut history = history(with_permits("count-0", vec![(3, refused)]));
-            history.counts.insert("count-0".to_owned(), free);
+            history.counts.extend(free.map(|free| ("count-0".to_owned(), free)));
             history.disturbances = losses
                 .iter()
                 .map(|at| disturbance(*at, at + 10, Affected::All, Effect::LosesAllHolds))
                 .collect();
             violated(&history)
         };
-        assert_eq!(waits(2, &[100]), []);
-        assert_eq!(waits(3, &[100]), [Promise::Wait]);
-        assert_eq!(waits(3, &[5000]), [Promise::Wait]);
-        assert_eq!(waits(3, &[495 + BOUND]), [Promise::Wait], "one loss, which outlasts the wait");
-        assert_eq!(waits(3, &[100, 5000]), []);
+        assert_eq!(waits(Some(2), &[100]), []);
+        assert_eq!(waits(None, &[100]), [], "the loss left no count");
+        assert_eq!(waits(Some(3), &[100]), [Promise::Wait]);
+        assert_eq!(waits(Some(3), &[5000]), [Promise::Wait]);
+        let outlasts = waits(Some(3), &[495 + BOUND]);
+        assert_eq!(outlasts, [Promise::Wait], "one loss, which outlasts the wait");
+        assert_eq!(waits(Some(3), &[100, 5000]), []);
     }
 
     #[test]
