@@ -15,6 +15,7 @@ use clap_complete::Shell;
 use crate::address::Server;
 use crate::duration;
 use crate::failure::{Code, Failure, Output, Result, print_note};
+use crate::views::print;
 
 /// The width of the help text.
 const WIDTH: usize = 80;
@@ -23,7 +24,8 @@ const WIDTH: usize = 80;
 const WITHOUT_SERVER: [&str; 2] = ["completions", "man"];
 
 /// The verbs that print no JSON.
-const WITHOUT_JSON: [&str; 5] = ["run", "top", "timeline", "completions", "man"];
+const WITHOUT_JSON: [&str; 8] =
+    ["run", "acquire", "extend", "release", "top", "timeline", "completions", "man"];
 
 /// The options of TLS.
 const TLS: [&str; 4] = ["cacert", "cert", "key", "sni"];
@@ -41,6 +43,12 @@ found.";
 
 /// The exit codes of `show` and `force`, below their help.
 const LOCK_CODES: &str = "Exit codes: 0 the lock was held; 1 it was free.";
+
+/// The exit codes of `acquire`, below its help.
+const ACQUIRE_CODES: &str = "Exit codes: 0 acquired; 1 another holder has the lock.";
+
+/// The exit codes of `extend` and `release`, below their help.
+const HOLDER_CODES: &str = "Exit codes: 0 done; 1 this holder does not have the lock.";
 
 /// The exit codes of `audit`, below its help.
 const AUDIT_CODES: &str = "Exit codes: 0 no findings; 1 findings.";
@@ -98,6 +106,12 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Box<RunArgs>),
+    /// Take a lock for a named holder, which keeps it after this command
+    Acquire(AcquireArgs),
+    /// Extend the lease of a named holder
+    Extend(ExtendArgs),
+    /// Release the lock of a named holder
+    Release(ReleaseArgs),
     /// List the held locks whose names match a pattern
     Ls(LsArgs),
     /// Show one lock: its holders and the waiting callers
@@ -120,6 +134,69 @@ pub(crate) enum Verb {
     },
     /// Print the man page
     Man,
+}
+
+impl Verb {
+    fn name(&self) -> &'static str {
+        match self {
+            Verb::Run(_) => "run",
+            Verb::Acquire(_) => "acquire",
+            Verb::Extend(_) => "extend",
+            Verb::Release(_) => "release",
+            Verb::Ls(_) => "ls",
+            Verb::Show(_) => "show",
+            Verb::Watch(_) => "watch",
+            Verb::Force(_) => "force",
+            Verb::Audit => "audit",
+            Verb::Top(_) => "top",
+            Verb::Timeline(_) => "timeline",
+            Verb::Completions { .. } => "completions",
+            Verb::Man => "man",
+        }
+    }
+}
+
+/// The lock and the holder of the verbs for scripts.
+#[derive(Args, Debug)]
+pub(crate) struct HolderArgs {
+    /// Name of the lock
+    pub(crate) name: String,
+    /// Name of the holder, such as the id of a job
+    #[arg(long, value_name = "ID")]
+    pub(crate) holder: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = with_durations(ACQUIRE_CODES))]
+pub(crate) struct AcquireArgs {
+    #[command(flatten)]
+    pub(crate) of: HolderArgs,
+    /// The lock is free after this time, unless it is extended
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    pub(crate) lease: Duration,
+    /// Do not wait if the lock is held
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    pub(crate) nonblock: bool,
+    /// Wait at most this long; without it, wait for ever
+    #[arg(short = 'w', long, value_name = "D", value_parser = duration::parse)]
+    pub(crate) wait: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = with_durations(HOLDER_CODES))]
+pub(crate) struct ExtendArgs {
+    #[command(flatten)]
+    pub(crate) of: HolderArgs,
+    /// The lock is free after this time from now, if that is later than before
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    pub(crate) lease: Duration,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = HOLDER_CODES)]
+pub(crate) struct ReleaseArgs {
+    #[command(flatten)]
+    pub(crate) of: HolderArgs,
 }
 
 /// Run a command while holding a lock
@@ -187,10 +264,21 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "D", value_parser = duration::lease)]
     pub(crate) lease: Option<Duration>,
     /// Name of the lock
-    pub(crate) name: String,
+    #[arg(required_unless_present = "name_option", conflicts_with = "name_option")]
+    pub(crate) name: Option<String>,
+    /// Name of the lock, also with a hyphen in front: --name=-x
+    #[arg(long = "name", id = "name_option", value_name = "NAME", allow_hyphen_values = true)]
+    pub(crate) name_option: Option<String>,
     /// Command and its arguments; no shell is involved
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Returns the name of the lock.
+    pub(crate) fn lock_name(&self) -> &str {
+        self.name.as_ref().or(self.name_option.as_ref()).map_or("", String::as_str)
+    }
 }
 
 #[derive(Args, Debug)]
@@ -310,6 +398,10 @@ impl Arguments {
             .try_get_matches()
             .and_then(|matches| CommandLine::from_arg_matches(&matches))
             .map_err(refused)?;
+        let verb = line.verb.name();
+        if line.json && WITHOUT_JSON.contains(&verb) {
+            return Err(Failure::usage(format!("{verb} prints no JSON; leave --json out")));
+        }
         let output = if line.json { Output::Json } else { Output::Text };
         Ok(Arguments { server: line.server, output, verb: line.verb })
     }
@@ -318,7 +410,12 @@ impl Arguments {
 /// Returns the failure for a command line that cannot be read; exits for help and version.
 fn refused(error: clap::Error) -> Failure {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            match print::print(&error.render().to_string()) {
+                Ok(()) => process::exit(0),
+                Err(failure) => failure,
+            }
+        }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             print_note(definition().render_help().to_string().trim_end());
             process::exit(Code::Usage as i32)

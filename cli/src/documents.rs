@@ -9,12 +9,13 @@ use clap_mangen::Man;
 
 use crate::args;
 use crate::failure::Result;
+use crate::views::print;
 
 /// Prints the completions for a shell.
 pub(crate) fn completions(shell: Shell) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut args::definition(), "leasehold", &mut script);
-    io::stdout().write_all(&script)?;
+    print::print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -29,7 +30,7 @@ pub(crate) fn man() -> Result<ExitCode> {
     for verb in definition.get_subcommands() {
         section(verb, &mut page)?;
     }
-    io::stdout().write_all(&page)?;
+    print::print(&String::from_utf8_lossy(&page))?;
     Ok(ExitCode::SUCCESS)
 }
 

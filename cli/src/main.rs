@@ -1,7 +1,7 @@
 //! The program `leasehold`: runs commands under distributed locks, and shows who holds them.
 //!
 //! `args` is the command line; `address` finds the server; `failure` has the exit codes. Each verb
-//! has a module: `run`, and those in `views`, `top` and `timeline`. `observe` compares successive
+//! has a module: `run`, and those in `holder`, `views`, `top` and `timeline`. `observe` compares successive
 //! looks at locks and tells the events between them; `watch`, `top` and `timeline` use it.
 
 mod address;
@@ -9,6 +9,7 @@ mod args;
 mod documents;
 mod duration;
 mod failure;
+mod holder;
 mod observe;
 mod run;
 mod timeline;
@@ -21,6 +22,9 @@ use args::{Arguments, Verb};
 use failure::Result;
 
 fn main() -> ExitCode {
+    if let Some(code) = run::run_if_asked() {
+        return code;
+    }
     match Arguments::read().and_then(perform) {
         Ok(code) => code,
         Err(failure) => failure.report(),
@@ -32,6 +36,9 @@ fn perform(arguments: Arguments) -> Result<ExitCode> {
     let output = arguments.output;
     match arguments.verb {
         Verb::Run(run) => run::run(&arguments.server, &run),
+        Verb::Acquire(acquire) => holder::acquire(&arguments.server, &acquire),
+        Verb::Extend(extend) => holder::extend(&arguments.server, &extend),
+        Verb::Release(release) => holder::release(&arguments.server, &release),
         Verb::Ls(ls) => views::ls::run(&arguments.server, &ls, output),
         Verb::Show(show) => views::show::run(&arguments.server, &show, output),
         Verb::Watch(watch) => views::watch::run(&arguments.server, &watch, output),

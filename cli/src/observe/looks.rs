@@ -17,6 +17,7 @@ use super::snapshot::{self, Look, States};
 use super::{Observer, rest_after};
 use crate::address::Server;
 use crate::failure::{Failure, Result};
+use crate::run::is_ignored;
 use crate::views::pattern;
 
 /// The shortest time between two looks.
@@ -81,9 +82,11 @@ impl Looks {
     }
 }
 
-/// Starts a thread that tells of signals, and makes the second signal end the program.
+/// Starts a thread that tells of signals, and makes the second signal end the program. A signal
+/// that was ignored at the start (nohup, background jobs of scripts) stays ignored.
 fn forward_signals(sender: SyncSender<Told>) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let caught = [SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal));
+    let mut signals = Signals::new(caught)?;
     thread::Builder::new().name("signals".into()).spawn(move || {
         let mut count = 0;
         for signal in signals.forever() {

@@ -28,7 +28,8 @@ impl WaitNote {
             return None;
         }
         let (_ends, end) = mpsc::channel();
-        let (client, name, permits) = (client.clone(), args.name.clone(), args.permits.is_some());
+        let (client, name, permits) =
+            (client.clone(), args.lock_name().to_owned(), args.permits.is_some());
         let tell = move || {
             let goes_on = |span| end.recv_timeout(span) == Err(RecvTimeoutError::Timeout);
             if !goes_on(LONG_WAIT) {
@@ -47,7 +48,7 @@ impl WaitNote {
 /// Prints who holds the lock that was not acquired, with `--verbose`.
 pub(super) fn tell_not_acquired(client: &Client, args: &RunArgs) {
     if args.verbose {
-        let holders = holders(client, &args.name, args.permits.is_some());
+        let holders = holders(client, args.lock_name(), args.permits.is_some());
         print_note(&format!("leasehold: not acquired: {holders}"));
     }
 }

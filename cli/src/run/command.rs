@@ -3,14 +3,16 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use nix::sys::signal::{self, SigHandler, Signal as Handled};
 use rustix::fs::{Access, access};
-use rustix::process::{Pid, getpid};
+use rustix::process::getpid;
 
+use super::guard::{self, Guard};
 use super::terminal::{Terminal, own_group};
 use crate::failure::{Code, Failure, Result, is_limit};
 
@@ -59,14 +61,14 @@ impl<'a> Program<'a> {
         if label.is_empty() { "leasehold".to_owned() } else { label }
     }
 
-    /// Starts the command as the leader of a process group of its own, which gets the terminal.
-    ///
-    /// Has to run on the main thread: the command gets TERM when this thread ends.
+    /// Starts the command as the leader of a process group of its own, which gets the terminal and
+    /// the guard.
     pub(super) fn start(
         &self,
         lock: &str,
         token: Option<u64>,
         terminal: Option<&Terminal>,
+        guard: Option<&Guard>,
     ) -> Result<Child> {
         let mut command = Command::new(self.name);
         command.args(self.arguments).process_group(0).env(LOCK, lock);
@@ -75,7 +77,8 @@ impl<'a> Program<'a> {
             // A token of an outer `run` is no token of this lock.
             None => command.env_remove(TOKEN),
         };
-        prepare(&mut command, terminal.map(Terminal::try_clone).transpose()?);
+        let terminal_of_command = terminal.map(Terminal::try_clone).transpose()?;
+        prepare(&mut command, terminal_of_command, guard.map(Guard::pipe).transpose()?);
         command.spawn().map_err(|error| {
             if let (Some(terminal), Some(own)) = (terminal, own_group()) {
                 // The child may have had it already.
@@ -113,11 +116,10 @@ fn candidates(name: &OsStr) -> Vec<PathBuf> {
 
 /// Has the child prepare itself before it executes the command.
 #[allow(unsafe_code, reason = "only the child itself can make these calls, before it executes")]
-fn prepare(command: &mut Command, terminal: Option<Terminal>) {
-    let parent = getpid();
+fn prepare(command: &mut Command, terminal: Option<Terminal>, guard: Option<OwnedFd>) {
     let prepare = move || {
         drop_handlers();
-        end_with(parent)?;
+        guard.as_ref().map_or(Ok(()), |pipe| guard::announce(pipe, getpid()))?;
         let given = terminal.as_ref().map_or(Ok(()), |terminal| terminal.give_to(getpid()));
         if given.is_err() {
             note(b"leasehold: the system refuses to give the terminal to the command\n");
@@ -125,8 +127,7 @@ fn prepare(command: &mut Command, terminal: Option<Terminal>) {
         Ok(())
     };
     // SAFETY: between fork and exec, `prepare` only makes system calls that are async-signal-safe
-    // (sigaction, prctl, getppid, getpid, sigprocmask, ioctl, write). It neither allocates nor
-    // locks.
+    // (sigaction, getpid, sigprocmask, ioctl, write). It neither allocates nor locks.
     unsafe {
         command.pre_exec(prepare);
     }
@@ -134,8 +135,8 @@ fn prepare(command: &mut Command, terminal: Option<Terminal>) {
 
 /// Gives signals their default effect, except those that are ignored.
 ///
-/// Until it executes the command, the child has the handlers of its parent, which would swallow
-/// the TERM for the death of the parent, or a Ctrl-C.
+/// Until it executes the command, the child has the handlers of its parent, which would swallow a
+/// TERM or a Ctrl-C.
 #[allow(unsafe_code, reason = "the default effect runs no code of this program")]
 fn drop_handlers() {
     for signal in Handled::iterator() {
@@ -152,27 +153,6 @@ fn drop_handlers() {
 fn note(text: &[u8]) {
     // A stderr that has no reader changes nothing else.
     let _ = rustix::io::write(rustix::stdio::stderr(), text);
-}
-
-/// Has the system send TERM to this process if its parent dies, by SIGKILL for instance.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn end_with(parent: Pid) -> io::Result<()> {
-    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-
-    if set_parent_process_death_signal(Some(Signal::TERM)).is_err() {
-        note(
-            b"leasehold: the system refuses PR_SET_PDEATHSIG: a SIGKILL of leasehold would not \
-               end the command\n",
-        );
-    }
-    // The parent may have died before.
-    if getppid() == Some(parent) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
-}
-
-/// Other systems have no such signal: the command continues without a lock.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn end_with(_: Pid) -> io::Result<()> {
-    Ok(())
 }
 
 #[cfg(test)]

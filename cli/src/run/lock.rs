@@ -48,7 +48,7 @@ pub(super) fn acquire(
     args: &RunArgs,
     cancel: &CancelToken,
 ) -> leasehold::Result<Option<Held>> {
-    let name = args.name.as_str();
+    let name = args.lock_name();
     if let Some(permits) = args.permits {
         let semaphore = client.semaphore(name).with_permits(permits).with_cancel(cancel);
         check_capacity(&semaphore, permits, args)?;
@@ -74,7 +74,7 @@ fn check_capacity(semaphore: &Semaphore, permits: u32, args: &RunArgs) -> leaseh
     if args.resize {
         return semaphore.resize(permits);
     }
-    let name = text::printable(&args.name);
+    let name = text::printable(args.lock_name());
     print_note(&format!(
         "leasehold: {name} has {capacity} permits, and not {permits}; --resize changes that"
     ));

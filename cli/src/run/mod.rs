@@ -8,6 +8,7 @@
 //! | `command` | the command: found before the lock is taken, started under the lock |
 //! | `signals` | the signals that are forwarded, and what each does before the command runs |
 //! | `group` | the processes of the command |
+//! | `guard` | the process that ends the command if `leasehold` is killed |
 //! | `terminal` | the terminal of an interactive command, and job control |
 //! | `supervisor` | the loop from the start of the command to its end |
 //! | `outcome` | from the end of the command to the exit code |
@@ -18,6 +19,7 @@
 mod busy;
 mod command;
 mod group;
+mod guard;
 mod kinds;
 mod lock;
 mod outcome;
@@ -32,10 +34,14 @@ use leasehold::Client;
 
 use crate::address::Server;
 use crate::args::RunArgs;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Result, print_note};
+pub(crate) use guard::run_if_asked;
+pub(crate) use signals::is_ignored;
+
 use busy::WaitNote;
 use command::Program;
 use group::Group;
+use guard::Guard;
 use kinds::Held;
 use outcome::Outcome;
 use signals::{Events, Signals};
@@ -84,6 +90,17 @@ fn take_and_run(
     }
 }
 
+/// Starts the guard. The command works without it too.
+fn start_guard() -> Option<Guard> {
+    let guard = Guard::start();
+    if let Err(error) = &guard {
+        print_note(&format!(
+            "leasehold: no guard for the command: {error}; a SIGKILL of leasehold would not end it"
+        ));
+    }
+    guard.ok()
+}
+
 /// Starts the command and waits for its end, or ends it.
 fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> Result<End> {
     held.check().map_err(|error| {
@@ -91,7 +108,12 @@ fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> 
     })?;
     let limit = args.max_hold.and_then(|max_hold| Instant::now().checked_add(max_hold));
     let jobs = JobControl::new();
-    let child = program.start(&args.name, held.token(), jobs.terminal())?;
+    let guard = start_guard();
+    let child = program.start(args.lock_name(), held.token(), jobs.terminal(), guard.as_ref())?;
     held.on_lost(events.loss_reporter());
-    Ok(Supervisor::new(Group::of(&child), jobs, events, limit).run())
+    let end = Supervisor::new(Group::of(&child), jobs, events, limit).run();
+    if let Some(guard) = guard {
+        guard.dismiss();
+    }
+    Ok(end)
 }

@@ -94,6 +94,7 @@ fn lost(error: Option<Error>, consequence: &str) -> Failure {
 
 fn consequence(rest: Rest) -> &'static str {
     match rest {
+        Rest::HadEnded => "the command had ended by itself",
         Rest::Nothing => "the command was terminated",
         Rest::Survivors => "the command could not be terminated: its processes may still run",
     }

@@ -200,6 +200,11 @@ impl Mask {
     }
 }
 
+/// Returns whether this process ignores a signal.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    Signal::from_named_raw(signal).is_some_and(|signal| ignored().has(signal))
+}
+
 /// Returns the signals that this process ignores; none on systems without `/proc`.
 fn ignored() -> Mask {
     let status: io::Result<String> = fs::read_to_string("/proc/self/status");

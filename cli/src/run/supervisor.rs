@@ -9,7 +9,7 @@ use super::signals::{Event, Events};
 use super::terminal::JobControl;
 
 /// The time from TERM to KILL.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// The longest wait for the end of the group after KILL.
 ///
@@ -17,7 +17,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// The pause between two looks at a group that has to end.
-const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The end of the command.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,8 @@ pub(super) enum End {
 /// The processes of the command after an end by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
+    /// The command had ended by itself before.
+    HadEnded,
     Nothing,
     /// Processes that KILL did not end: those of another user, or the kernel is busy with them.
     Survivors,
@@ -94,6 +96,11 @@ impl Supervisor {
 
     /// Ends all processes of the group: TERM, and KILL after 5 s. Takes the terminal back.
     fn terminate(&mut self) -> Rest {
+        self.group.change();
+        if self.group.has_ended() {
+            self.jobs.end_with_old_settings();
+            return Rest::HadEnded;
+        }
         Group::adopt();
         self.group.signal(Signal::TERM);
         // A stopped process takes TERM only when it continues.

@@ -8,8 +8,21 @@ use crate::program::{Finished, Running};
 
 const README: &str = include_str!("../../README.md");
 const CODES: &str = include_str!("../../src/failure.rs");
-const VERBS: [&str; 10] =
-    ["run", "ls", "show", "watch", "force", "audit", "top", "timeline", "completions", "man"];
+const VERBS: [&str; 13] = [
+    "run",
+    "acquire",
+    "extend",
+    "release",
+    "ls",
+    "show",
+    "watch",
+    "force",
+    "audit",
+    "top",
+    "timeline",
+    "completions",
+    "man",
+];
 
 fn output(words: &[&str]) -> Finished {
     let mut command = leasehold();
@@ -24,7 +37,7 @@ fn help_fits_one_screen_and_has_one_form() {
     for verb in [&[][..]].into_iter().chain(VERBS.iter().map(std::slice::from_ref)) {
         let long = output(&[verb, &["--help"]].concat()).output;
         assert_eq!(long, output(&[verb, &["-h"]].concat()).output, "{verb:?}");
-        let most = if verb.is_empty() { 24 } else { 40 };
+        let most = if verb.is_empty() { 28 } else { 42 };
         assert!(long.len() <= most, "{verb:?}: {} lines", long.len());
         assert!(long.iter().all(|line| line.chars().count() <= 80), "{verb:?}: {long:?}");
     }
@@ -45,6 +58,31 @@ fn verbs_show_only_the_options_that_they_use() {
     assert!(shows("ls", "--json") && shows("ls", "--url"));
     assert!(!shows("run", "--json") && shows("run", "--url"));
     assert!(!shows("man", "--json") && !shows("man", "--url"));
+}
+
+#[test]
+fn a_reader_that_ends_is_no_failure_and_a_full_disk_is_one() {
+    for words in ["man", "completions bash", "--help"] {
+        let script = format!("\"$0\" {words} | true; echo \"${{PIPESTATUS[0]}}\"");
+        let shell = Command::new("bash").args(["-c", &script, crate::command::PROGRAM]).output();
+        let code = shell.expect("a shell").stdout;
+        assert_eq!(String::from_utf8_lossy(&code), "0\n", "{words}");
+        let script = format!("\"$0\" {words} >/dev/full");
+        let shell = Command::new("sh").args(["-c", &script, crate::command::PROGRAM]).output();
+        let shell = shell.expect("a shell");
+        assert_eq!(shell.status.code(), Some(70), "{words}: {shell:?}");
+    }
+}
+
+#[test]
+fn verbs_without_json_refuse_the_option() {
+    for words in [&["run", "--json", "x", "--", "true"][..], &["--json", "man"]] {
+        let mut command = leasehold();
+        command.args(words);
+        let end = Running::start(command).finish();
+        assert_eq!(end.code(), 64, "{words:?}");
+        assert!(end.errors.contains("prints no JSON"), "{end:?}");
+    }
 }
 
 #[test]

@@ -117,8 +117,9 @@ const LISTENING: [&str; 3] = ["PUBSUB", "CHANNELS", "leasehold:wake:*"];
 #[test]
 fn a_higher_weight_overtakes_in_the_queue() {
     let server = Server::start();
-    let client = Client::open(server.url()).expect("the server runs");
-    let lock = client.queue_lock("x");
+    // A listener of this client would count as that of a program.
+    let client = Client::builder().single(server.url()).announce(false).build();
+    let lock = client.expect("the server runs").queue_lock("x");
     let guard = lock.lock().expect("the lock is free");
     let waiters = ["1", "10"].map(|weight| {
         let waiting = || lock.waiting().expect("the server answers").queue().len();

@@ -10,6 +10,7 @@ mod terminal;
 mod addresses;
 mod command_line;
 mod exit_codes;
+mod holder;
 mod interactive;
 mod kinds;
 mod loss;

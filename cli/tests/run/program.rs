@@ -158,7 +158,7 @@ impl Running {
 
     /// Returns whether a process of the command's group exists.
     pub(crate) fn group_exists(&self) -> bool {
-        self.group.is_some_and(exists)
+        self.group.is_some_and(has_processes)
     }
 }
 
@@ -183,7 +183,7 @@ impl Drop for Running {
         self.process.kill();
         self.end_input();
         if let Some(group) = self.group
-            && !holds_within(BOUND, || !exists(group))
+            && !holds_within(BOUND, || !has_processes(group))
         {
             let _ = kill_process_group(group, Signal::KILL);
             assert!(thread::panicking(), "processes of the command are left");
@@ -198,10 +198,10 @@ impl Drop for Running {
 /// Blocks until no process of the group exists.
 #[track_caller]
 pub(crate) fn group_ends(group: Pid) {
-    eventually("the processes of the command end", || !exists(group));
+    eventually("the processes of the command end", || !has_processes(group));
 }
 
-fn exists(group: Pid) -> bool {
+pub(crate) fn has_processes(group: Pid) -> bool {
     test_kill_process_group(group) != Err(Errno::SRCH)
 }
 

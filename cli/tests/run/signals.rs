@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::command::PROGRAM;
 use crate::harness::wait::holds_within;
 use crate::harness::{Server, eventually, exists};
-use crate::program::{Running, TRAPPING, UNTIL_INPUT, group_ends, run};
+use crate::program::{Running, TRAPPING, UNTIL_INPUT, group_ends, has_processes, run};
 
 const FORWARDED: [(&str, Signal); 11] = [
     ("HUP", Signal::HUP),
@@ -97,6 +97,31 @@ fn the_command_gets_term_when_leasehold_is_killed() {
     let mut running = Running::script(&server, &["x"], &script);
     running.process().kill();
     assert_eq!(running.line(), "got TERM");
+}
+
+/// The shell waits for a child, and both have children that ignore TERM.
+#[test]
+fn all_processes_of_the_command_end_when_leasehold_is_killed() {
+    let server = Server::start();
+    let script =
+        "sh -c 'trap \"\" TERM; sleep 1000 & wait; sleep 1000' & sleep 1000 & echo group $$; wait";
+    let mut running = Running::script(&server, &["x"], script);
+    let group = running.group_id();
+    running.process().kill();
+    group_ends(group);
+}
+
+#[test]
+fn the_processes_of_a_command_that_ended_by_itself_go_on() {
+    let server = Server::start();
+    let script = "sleep 1000 >/dev/null 2>&1 & echo group $$";
+    let mut running = Running::script(&server, &["x"], script);
+    let group = running.group_id();
+    assert!(running.process().wait().success());
+    // A guard that was not dismissed would end the child within this time.
+    assert!(!holds_within(Duration::from_millis(500), || !has_processes(group)));
+    kill_process_group(group, Signal::KILL).expect("the child goes on");
+    assert_eq!(running.end().code(), 0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::program::{json, run};
 use crate::harness::faults::{build, patient};
 use crate::harness::holders::{Stage, stage};
+use crate::harness::queued::is_listening;
 use crate::harness::wait::BOUND;
 use crate::harness::{eventually, exists, join};
 use leasehold::kind::LockKind;
@@ -87,6 +88,7 @@ fn the_permits_of_a_semaphore_are_taken_away() {
     let stage = stage();
     let semaphore = stage.holding.semaphore("transcode").with_permits(3);
     let permits = semaphore.acquire_many(2).expect("free");
+    eventually("the holder listens", || is_listening(&stage.server, &stage.holding));
     let arguments = ["force", "transcode", "--url", &stage.server.url()];
     let outcome = run(&arguments);
     assert_eq!((outcome.code, &*outcome.err), (Some(0), ""), "{outcome:?}");

@@ -1,6 +1,6 @@
 //! The program under test, as a child process.
 
-use crate::command::leasehold;
+use crate::command::{PROGRAM, leasehold};
 use crate::harness::eventually_some;
 use crate::harness::process::{self, ChildProcess, Role};
 use crate::harness::spawned::Spawned;
@@ -54,8 +54,19 @@ pub(crate) fn json(arguments: &[&str]) -> (Option<i32>, Value) {
 
 impl Running {
     pub(crate) fn start(arguments: &[&str]) -> Running {
+        Running::of(command(arguments))
+    }
+
+    /// Starts the program from a shell that ignores a signal.
+    pub(crate) fn ignoring(signal: &str, arguments: &[&str]) -> Running {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("trap '' {signal}; exec \"$@\""), "sh", PROGRAM]);
+        command.args(arguments);
+        Running::of(command)
+    }
+
+    fn of(mut command: Command) -> Running {
         let err = NamedTempFile::new().expect("a temporary file");
-        let mut command = command(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(err.reopen().expect("our own file"));
         let mut process = Spawned::start(&mut command, None);

@@ -222,6 +222,20 @@ fn signals_end_the_program() {
 
 /// The server is stopped, so the program waits for an answer when the signal arrives.
 #[test]
+fn an_interrupt_that_was_ignored_at_the_start_stays_ignored() {
+    let server = Server::start();
+    let url = server.url();
+    let watch = Running::ignoring("INT", &["watch", "a", "--json", "--url", &url]);
+    let mut looks = server.calls("evalsha");
+    eventually("the program looks", || server.calls("evalsha") > looks);
+    watch.signal(Signal::INT);
+    looks = server.calls("evalsha");
+    eventually("the looks go on", || server.calls("evalsha") > looks + 2);
+    watch.signal(Signal::TERM);
+    assert_eq!(watch.finish().code, Some(0));
+}
+
+#[test]
 fn a_signal_ends_the_program_during_an_outage() {
     let stage = stage();
     let _guard = stage.holding.lock("a").lock().expect("free");
