@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{Client, HolderInfo, Result};
+use leasehold::{Client, HolderInfo};
 
 use crate::args::RunArgs;
 use crate::failure::print_note;
@@ -28,14 +28,13 @@ impl WaitNote {
             return None;
         }
         let (_ends, end) = mpsc::channel();
-        let (client, name, permits) =
-            (client.clone(), args.lock_name().to_owned(), args.permits.is_some());
+        let (client, name) = (client.clone(), args.lock_name().to_owned());
         let tell = move || {
             let goes_on = |span| end.recv_timeout(span) == Err(RecvTimeoutError::Timeout);
             if !goes_on(LONG_WAIT) {
                 return;
             }
-            let holders = holders(&client, &name, permits);
+            let holders = holders(&client, &name);
             if goes_on(Duration::ZERO) {
                 print_note(&format!("leasehold: waits: {holders}"));
             }
@@ -48,17 +47,16 @@ impl WaitNote {
 /// Prints who holds the lock that was not acquired, with `--verbose`.
 pub(super) fn tell_not_acquired(client: &Client, args: &RunArgs) {
     if args.verbose {
-        let holders = holders(client, args.lock_name(), args.permits.is_some());
+        let holders = holders(client, args.lock_name());
         print_note(&format!("leasehold: not acquired: {holders}"));
     }
 }
 
 /// Returns the sentence about the holders. Two round trips, and questions to the holders' processes.
-fn holders(client: &Client, name: &str, permits: bool) -> String {
+fn holders(client: &Client, name: &str) -> String {
     let shown = text::printable(name).into_owned();
-    let found = if permits { permits_of(client, name) } else { holders_of(client, name) };
-    match found {
-        Ok(Some(holders)) => match &*holders {
+    match client.lock_info(name) {
+        Ok(Some(lock)) => match lock.holders() {
             [] => format!("{shown} is kept after an early release, until the end of its minimum"),
             [one] => format!("{shown} is held by {}", described(one)),
             [first, others @ ..] => {
@@ -68,15 +66,6 @@ fn holders(client: &Client, name: &str, permits: bool) -> String {
         Ok(None) => format!("{shown} is free by now"),
         Err(error) => format!("the holder of {shown} is unknown: {error}"),
     }
-}
-
-fn holders_of(client: &Client, name: &str) -> Result<Option<Vec<HolderInfo>>> {
-    Ok(client.lock_info(name)?.map(|lock| lock.holders().to_vec()))
-}
-
-fn permits_of(client: &Client, name: &str) -> Result<Option<Vec<HolderInfo>>> {
-    let holders = client.semaphore(name).holders()?;
-    Ok((!holders.is_empty()).then_some(holders))
 }
 
 /// Returns what is known of a holder: `report on host-1, pid 42, for 12s`.
@@ -92,6 +81,9 @@ fn described(holder: &HolderInfo) -> String {
     }
     if let Some(age) = text::age(holder) {
         words += &format!(", for {}", text::brief(age));
+    }
+    if text::is_silent(holder) {
+        words += &format!(", {}", text::SILENT);
     }
     words
 }

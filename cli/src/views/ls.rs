@@ -68,7 +68,7 @@ fn row(lock: &LockInfo, holder: Option<&HolderInfo>) -> Vec<String> {
     let cells = [
         text(Some(lock.name())),
         text(Some(text::short_kind(lock.kind()))),
-        Some(holder.map_or(UNKNOWN.to_owned(), text::short_owner)),
+        Some(holder.map_or(UNKNOWN.to_owned(), who)),
         holder.and_then(|it| text(it.host())),
         holder.and_then(|it| it.pid().map(|pid| pid.to_string())),
         holder.and_then(|it| text(it.program())),
@@ -78,6 +78,11 @@ fn row(lock: &LockInfo, holder: Option<&HolderInfo>) -> Vec<String> {
         Some(waiters(lock)),
     ];
     cells.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// Returns the name of a holder within its process, unless the process is silent.
+fn who(holder: &HolderInfo) -> String {
+    if text::is_silent(holder) { text::SILENT.to_owned() } else { text::short_owner(holder) }
 }
 
 /// Returns the number of waiting callers, or of waiting processes if the callers are unknown.

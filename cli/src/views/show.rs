@@ -26,6 +26,9 @@ const QUEUE: [Column; 7] = [
     Column::number("WAITED", 8),
 ];
 
+/// The fact about a process that is known and does not answer.
+const NO_ANSWER: &str = "none: the process may have died, be stopped or cut off";
+
 /// The width of the names of facts.
 const TITLES: usize = 14;
 
@@ -151,6 +154,7 @@ fn describe_holder(holder: &HolderInfo, counted: &str) -> String {
         ("  label", fact(holder.label())),
         ("  version", fact(holder.version())),
         ("  started", holder.started().map(moment)),
+        ("  answer", text::is_silent(holder).then(|| NO_ANSWER.to_owned())),
         ("  thread", thread(holder)),
         ("  since", since),
         ("  lease left", Some(left(holder.remaining().map(|it| it.as_secs_f64())))),

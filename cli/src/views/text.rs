@@ -11,6 +11,16 @@ use crate::observe::snapshot::{now, since_1970};
 /// The sign for an unknown fact.
 pub(crate) const UNKNOWN: &str = "-";
 
+/// The words for a holder whose process is known and does not answer: it may have died.
+pub(crate) const SILENT: &str = "no answer";
+
+/// Returns whether the process of a holder is known and does not answer.
+///
+/// An answer, and a hold of Redisson, have the number of the thread.
+pub(crate) fn is_silent(holder: &HolderInfo) -> bool {
+    holder.pid().is_some() && holder.thread_number().is_none()
+}
+
 /// Returns the text on one line, without anything that a terminal obeys.
 ///
 /// Names and labels come from other programs. Control characters, invisible characters and

@@ -96,6 +96,20 @@ fn assert_held_by(lock: &Value, client: &Client) {
 }
 
 #[test]
+fn a_dead_holder_does_not_look_alive() {
+    let server = Server::start();
+    let mut child = holder(&server.url(), "orders:42", 120_000);
+    list(&server.url());
+    child.kill();
+    let table = succeeds(run(&["ls", "--url", &server.url()]));
+    assert!(table.contains("no answer"), "{table}");
+    let shown = succeeds(run(&["show", "orders:42", "--url", &server.url()]));
+    assert!(shown.contains("  answer      none: the process may have died"), "{shown}");
+    let busy = run(&["run", "-n", "--verbose", "--url", &server.url(), "orders:42", "--", "true"]);
+    assert!(busy.err.contains(", no answer"), "{busy:?}");
+}
+
+#[test]
 fn the_table_shows_a_holder_in_another_process() {
     let server = Server::start();
     let child = holder(&server.url(), "orders:42", 120_000);
