@@ -15,7 +15,7 @@ use crate::views::text;
 ///
 /// The two exclude each other, but a reader does not hear the release of a plain lock, nor a plain
 /// lock that of a reader. So each asks this often.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The most connections: one for the lock, one more if the first is silent.
 const CONNECTIONS: usize = 2;

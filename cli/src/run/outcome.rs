@@ -11,7 +11,7 @@ use crate::args::RunArgs;
 use crate::failure::{Code, Failure, Result, print_note};
 
 /// The exit code for signal number 0; that of signal N is higher by N.
-const SIGNALLED: u8 = 128;
+pub(super) const SIGNALLED: i32 = 128;
 
 /// An exit code that is no failure of `leasehold`.
 pub(super) struct Outcome {
@@ -27,7 +27,7 @@ impl Outcome {
 
     /// Returns the outcome of an end by a signal.
     pub(super) fn of_signal(signal: i32) -> Outcome {
-        Outcome::of(u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(SIGNALLED)))
+        Outcome::of(u8::try_from(signal + SIGNALLED).unwrap_or(u8::MAX))
     }
 
     /// Returns the outcome of a command that has ended by itself.

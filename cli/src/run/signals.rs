@@ -22,13 +22,15 @@
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::{fs, io};
+use std::time::Duration;
+use std::{fs, io, process};
 
 use leasehold::CancelToken;
 use nix::sys::signal::{SigSet, Signal as Blocked};
 use rustix::process::Signal;
 use signal_hook::iterator;
 
+use super::outcome::SIGNALLED;
 use super::terminal;
 use crate::failure::Result;
 
@@ -59,6 +61,10 @@ const RECEIVED: &[(Signal, Effect)] = &[
     (Signal::POWER, Effect::Nothing),
     (Signal::CHILD, Effect::Nothing),
 ];
+
+/// The longest time from a signal that ends the wait to the end of the program. A server that does
+/// not answer would delay it by the time-outs of several requests.
+const LAST_REQUESTS: Duration = Duration::from_millis(900);
 
 /// A signal, or the loss of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,12 +182,28 @@ fn receive(signal: i32, phase: &Mutex<Phase>, cancel: &CancelToken) {
             // The receiver is dropped when the command has ended.
             let _ = sender.send(Event::Signal(*signal));
         }
-        (Phase::Waiting { ended_by }, Effect::Ends) => {
-            ended_by.get_or_insert(*signal);
+        (Phase::Waiting { ended_by: ended_by @ None }, Effect::Ends) => {
+            *ended_by = Some(*signal);
             cancel.cancel();
+            end_soon(*signal);
         }
+        (Phase::Waiting { .. }, Effect::Ends) => {}
         (Phase::Waiting { .. }, Effect::Stops) => terminal::stop_this_process(),
         (Phase::Waiting { .. }, Effect::Nothing) => {}
+    }
+}
+
+/// Ends the program after the time for its last requests, if it has not ended by then.
+///
+/// A system without room for one more thread gets the usual time-outs.
+fn end_soon(signal: Signal) {
+    let end = move || {
+        thread::sleep(LAST_REQUESTS);
+        process::exit(SIGNALLED + signal.as_raw());
+    };
+    // A unit test must not end.
+    if !cfg!(test) {
+        let _ = thread::Builder::new().name("end".to_owned()).spawn(end);
     }
 }
 

@@ -6,7 +6,7 @@ use leasehold::Client;
 use rustix::process::Signal;
 
 use crate::harness::{Server, eventually, eventually_some, exists};
-use crate::program::{Running, run};
+use crate::program::{Running, UNTIL_INPUT, run};
 
 /// Starts a program that waits for the lock `x`; blocks until it does.
 fn waiting(server: &Server, client: &Client, options: &[&str]) -> Running {
@@ -103,4 +103,28 @@ fn a_wait_survives_an_outage() {
     server.restart();
     assert_eq!(running.line(), "got it");
     assert_eq!(running.finish().code(), 0);
+}
+
+/// The withdrawal gets no answer, and does not delay the end by its time-outs.
+#[test]
+fn a_signal_ends_the_wait_for_a_lock_of_a_silent_server() {
+    let server = Server::start();
+    let client = Client::open(server.url()).expect("the server runs");
+    for options in [&[][..], &["--fair"], &["--queue"], &["--permits", "1"]] {
+        server.ask::<()>(&["FLUSHALL"]);
+        let holder = Running::script(&server, &[options, &["x"]].concat(), UNTIL_INPUT);
+        let waiting = Running::start(run(&server, &[options, &["x", "--", "true"]].concat()));
+        let count = || match options.first() {
+            Some(&"--fair") => client.fair_lock("x").waiting(),
+            Some(&"--queue") => client.queue_lock("x").waiting(),
+            Some(_) => client.semaphore("x").waiting(),
+            None => client.lock("x").waiting(),
+        };
+        eventually("the program waits", || count().expect("an answer").processes() > 0);
+        server.stop();
+        waiting.signal(Signal::TERM);
+        assert_eq!(waiting.end().code(), 143, "{options:?}");
+        server.resume();
+        assert_eq!(holder.finish().code(), 5);
+    }
 }
