@@ -351,11 +351,11 @@ impl Builder {
 
     /// Sets whether the client tells other processes about itself and its holds.
     ///
-    /// Default: true. The client writes a record within one second after its first hold or wait:
-    /// the hash `leasehold_client:{<id>}` with the fields `host`, `pid`, `program`, `label`,
-    /// `version` and `start` (milliseconds since 1970). By this record
-    /// [`Lock::holder`](crate::Lock::holder) finds the process of a holder. The record costs one
-    /// small command per 10 s; acquires and releases stay as they are.
+    /// Default: true. The client writes a record: the hash `leasehold_client:{<id>}` with the
+    /// fields `host`, `pid`, `program`, `label`, `version` and `start` (milliseconds since 1970).
+    /// It does so in the background, right after its first hold, or within one second of its first
+    /// wait. By this record [`Lock::holder`](crate::Lock::holder) finds the process of a holder.
+    /// The record costs one small command per 10 s; acquires and releases stay as they are.
     /// [`close`](crate::Client::close), or the drop of the last handle and guard, deletes the
     /// record. After the death of the process it expires within 30 s.
     ///

@@ -358,8 +358,8 @@ impl Election {
     /// message of the server is lost. The end of a leader that has died is received at the end of
     /// its lease. During an outage nothing is received.
     ///
-    /// A client that wins its first hold writes its [record](crate::Builder::announce) within a
-    /// second after it. The receiver then gets the same state once more, with the facts about the
+    /// A client that wins its first hold writes its [record](crate::Builder::announce) right after
+    /// it, and so perhaps after this look. The receiver then gets the same state once more, with the facts about the
     /// process ([`Leader::holder`]).
     ///
     /// All receivers of one client share one thread, `leasehold-observer`. It looks at the server

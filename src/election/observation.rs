@@ -50,7 +50,7 @@ const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
 /// The time from the first look at a leader without a client record to the next one.
 ///
-/// A client writes its record within a second of its first hold.
+/// A client writes its record right after its first hold, within a second of its first wait.
 const RECORD_DELAY: Duration = Duration::from_secs(1);
 
 /// The time for which a new leader is kept back until its client record is read.

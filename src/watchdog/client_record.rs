@@ -2,18 +2,19 @@
 //!
 //! | state | next step |
 //! | --- | --- |
-//! | silent: no hold and no wait so far | look at the counters every [`CHECK_INTERVAL`] |
+//! | silent: no hold and no wait so far | look at the counters at the first hold, and every [`CHECK_INTERVAL`] |
 //! | unwritten | write the record at the planned moment |
 //! | written | renew the record after a third of its lifetime, or after a change of servers |
 //! | pending | wait for the reply to a write or to a renewal |
 //! | refused | none: the user may not write the record |
 //!
-//! The counters cost acquires nothing. The commands are background requests that are not retried:
+//! The counters cost acquires nothing; the first hold wakes the watchdog. The commands are background requests that are not retried:
 //! the watchdog never waits for their replies, so they delay no renewal of a lease. A renewal that
 //! finds no record (a server lost its data) makes the next round write it again. The thread deletes
 //! the record when it ends, so that no later renewal can bring it back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -32,7 +33,8 @@ use crate::util::log_lines::LINES;
 use crate::util::log_target;
 use crate::util::sync::Mutex;
 
-/// The longest time between two looks at the counters, so that the record follows within a second.
+/// The longest time between two looks at the counters, so that the record of a client that only
+/// waits follows within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// The time from a renewal to the next one.
@@ -50,6 +52,8 @@ pub(crate) struct Announcer {
     client: Uuid,
     record: ClientRecord,
     listeners: Arc<Listeners>,
+    /// Whether the client has had no hold yet.
+    has_no_hold: AtomicBool,
     status: Mutex<RecordStatus>,
 }
 
@@ -136,7 +140,14 @@ impl Announcer {
     pub(crate) fn new(client: Uuid, label: Option<&str>, listeners: Arc<Listeners>) -> Announcer {
         let record = ClientRecord::of_this_process(label);
         let status = RecordStatus { state: RecordState::Silent, connection: None };
-        Announcer { client, record, listeners, status: Mutex::new(status) }
+        let (has_no_hold, status) = (AtomicBool::new(true), Mutex::new(status));
+        Announcer { client, record, listeners, has_no_hold, status }
+    }
+
+    /// Returns whether a hold is the first of the client, which the caller has counted.
+    pub(super) fn is_first_hold(&self) -> bool {
+        // Most holds are not.
+        self.has_no_hold.load(Ordering::Relaxed) && self.has_no_hold.swap(false, Ordering::Relaxed)
     }
 
     /// Applies the reply to the pending command, or its failure.

@@ -212,6 +212,9 @@ impl Watchdog {
             self.renew_all.store(true, Ordering::Release);
             self.parker.unpark();
         }
+        if self.announcer.as_ref().is_some_and(|announcer| announcer.is_first_hold()) {
+            self.parker.unpark();
+        }
     }
 
     fn run(&self) {

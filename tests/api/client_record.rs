@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::harness::queued::is_listening;
 use crate::harness::{ChildProcess, Server, eventually, exists, join, process, pttl, sleeping};
 use leasehold::{Builder, Client, Result};
 
@@ -180,6 +181,7 @@ fn acquires_and_releases_need_no_further_command_or_byte() -> Result<()> {
     let pair = bytes_of_a_pair(&server, &silent)?;
     let (silent, bytes) = cost_of_pairs(&server, &silent)?;
     let client = announced(&server, builder(&server))?;
+    eventually("the client listens", || is_listening(&server, &client));
     // A listener that has just connected becomes quiet a moment later. Until then an acquire
     // carries the channels of its subscription request.
     eventually("an acquire carries no request", || {
