@@ -63,13 +63,14 @@
 //!
 //! The server keeps a lock for a limited time. The watchdog renews this lease until the guard is
 //! dropped. After the death of a process its locks are free when their leases end, within
-//! [`watchdog_timeout`](Builder::watchdog_timeout). [`Lock::with_lease`] sets a fixed lease
-//! instead.
+//! [`watchdog_timeout`](Builder::watchdog_timeout) (30 s by default). [`Lock::with_lease`] sets a
+//! fixed lease instead.
 //!
 //! A lease can be lost: the server was unreachable for too long, the process was stopped, or an
-//! operator deleted the key. [`Guard::check`] then returns an error. The check compares the
-//! deadline of the lease with the clock and makes no round trip, so call it before each step that
-//! must not run twice:
+//! operator deleted the key, which the next renewal notices (within a third of
+//! `watchdog_timeout`). [`Guard::check`] then returns an error. It makes no round trip: it looks
+//! whether a renewal has noticed a loss, and compares the deadline of the lease with the clock. So
+//! call it before each step that must not run twice:
 //!
 //! ```no_run
 //! # fn write_result() {}
@@ -83,9 +84,10 @@
 //!
 //! # Guarantees
 //!
-//! While [`Guard::is_held`] returns true, no conflicting hold on the lock is valid, if no server
-//! loses an acknowledged write or steps its clock forward, and no clock runs too slowly. A program
-//! that is paused *after* its last check may write after the end of its lease. Only the protected
+//! While [`Guard::is_held`] returns true, no other caller has a conflicting hold, unless a server
+//! loses an acknowledged write (as a fail-over may), someone deletes the key or forces the lock, a
+//! server's clock steps forward, or a clock runs too slowly. A program that is paused *after* its
+//! last check may write after the end of its lease. Only the protected
 //! resource can refuse that write, by the fencing token of a [`FencedLock`], a [`QueueLock`] or a
 //! [`Leadership`]. [The page on guarantees](_documentation::guarantees) has all promises and
 //! conditions.
@@ -105,7 +107,8 @@
 //! | named holder | [`Lock::with_holder`] | held by a name, such as the id of a job, not by a thread |
 //!
 //! All kinds have the verbs of [`Lock`]; an [`RwLock`] has them for reading and for writing. Use
-//! one kind for one name: a release does not always wake the waiters of another kind.
+//! one kind for one name: kinds that share a name exclude each other or return an error, but a
+//! release does not always wake the waiters of another kind.
 //! [The page on kinds](_documentation::kinds) has the use and the cost of each, and the kind of
 //! Redisson that shares its data.
 //!
@@ -135,17 +138,18 @@
 //! [`Client::election`] returns an [`Election`]: one leader among many candidates, for work that
 //! one process at a time does until that process ends. [`Election::campaign`] blocks until the
 //! caller is the leader and returns a [`Leadership`], the guard of one *term*. [`Election::run`]
-//! works as the leader in term after term. [`Election::leader`] and [`Election::observe`] tell any
+//! calls a closure in each term of this process, until a token is cancelled; that ends a term too.
+//! [`Election::leader`] and [`Election::observe`] tell any
 //! client the value of the [`Leader`], such as an address, and the token of its term.
 //!
 //! ```no_run
 //! # use std::time::Duration;
-//! # fn one_step() {}
+//! # fn one_step(token: u64) {}
 //! let client = leasehold::Client::open("redis://127.0.0.1/")?;
 //! let stop = leasehold::CancelToken::new();   // cancelled at the end of the program
 //! client.election("scheduler").with_value("host-1:8080").run(&stop, |term| {
 //!     while !term.wait_lost(Duration::from_secs(1)) {
-//!         one_step();                         // at most one leader at a time is here
+//!         one_step(term.token());             // by the token, a store refuses an old leader
 //!     }
 //! })?;
 //! # Ok::<(), leasehold::Error>(())
@@ -154,21 +158,22 @@
 //! # Threads
 //!
 //! A [`Guard`] belongs to its thread. The thread can take the lock again, and gets a *nested*
-//! guard. Nested guards are counted in memory, without a round trip (exceptions:
-//! [`Lock::with_holder`], and a longer fixed lease). An [`OwnedGuard`], from [`Lock::lock_owned`],
+//! guard. Nested guards are counted in memory. Two of them ask the server: those of a [named
+//! holder](Lock::with_holder), and one with a longer fixed lease. An [`OwnedGuard`], from
+//! [`Lock::lock_owned`],
 //! a [`Permit`] and a [`Leadership`] can be sent to another thread and dropped there. In a [thread
 //! pool that steals work](Guard#thread-pools), such as rayon, two jobs can be on one thread at
 //! once: a `Guard` does not exclude them.
 //!
 //! # Errors and events
 //!
-//! [`Error`] is the only error type; its documentation has a table of all errors. If a connection
-//! breaks, its unanswered requests are sent once more over a new connection. A call fails if its
-//! first request gets no answer. Once the server has answered that the lock is held, the call waits
-//! through later outages, and through [retryable](Error::is_retryable) refusals.
+//! [`Error`] is the only error type; its documentation has a table of all errors. A call fails if
+//! the server does not answer its first request, also if the request is sent once more because its
+//! connection broke. Once the server has answered that the lock is held, the call waits through
+//! later outages, and through [retryable](Error::is_retryable) refusals.
 //!
-//! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
-//! losses: those of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]).
+//! An implementation of [`Events`] receives grants, waits, releases, renewals, losses, and
+//! holds that are longer than [`Lock::with_max_hold`] allows: those of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]).
 //! [`Guard::on_lost`] registers a closure, which is called once if the hold of the guard is lost.
 //! The [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters
 //! and histograms.

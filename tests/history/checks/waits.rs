@@ -239,7 +239,9 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let undone = |at| {
         let arrived = disturbed(at).unwrap_or(at).max(at) + bounds.response + bounds.slack;
         let done = done(history, attempt, at);
-        if attempt.request.is_counted() {
+        if killed.is_some_and(|killed| killed <= done) {
+            arrived.saturating_add(kept)
+        } else if attempt.request.is_counted() {
             done
         } else if is_late(at) {
             arrived + kept
@@ -596,6 +598,25 @@ mod tests {
             assert_eq!(after(left.clone(), 801 + BOUND, again(400)), [Promise::Wait]);
             assert_eq!(after(left, 401 + BOUND, again(401)), [Promise::Wait]);
         }
+    }
+
+    #[test]
+    fn a_killed_worker_leaves_what_it_has_not_undone() {
+        let waits = |lock: &str, killed, granted| {
+            let failed = (3, asking(0, 0, Outcome::Failed(millis(80))));
+            let waiting = (1, held(1, 50, granted, granted));
+            let mut history = history(with_permits(lock, vec![failed, waiting]));
+            let fault = disturbance(60, 90, Affected::Worker(0), Effect::Delays);
+            history.disturbances.push(fault);
+            history.workers[0].killed = Some(millis(killed));
+            violated(&history)
+        };
+        // What was left is undone within the response time-out and the slack after the fault.
+        assert_eq!(waits("count-0", 190, 5000), [], "the permits never come back");
+        assert_eq!(waits("count-0", 191, 191 + BOUND), [Promise::Wait]);
+        assert_eq!(waits("plain-0", 190, 190 + 1000 + BOUND), [], "the lease ends");
+        assert_eq!(waits("plain-0", 190, 191 + 1000 + BOUND), [Promise::Wait]);
+        assert_eq!(waits("plain-0", 191, 191 + BOUND), [Promise::Wait]);
     }
 
     #[test]
