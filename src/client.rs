@@ -118,7 +118,7 @@ impl Client {
     /// # Errors
     /// Does not fail itself. The verbs return [`is_invalid_name`](Error::is_invalid_name) if the
     /// name is empty or longer than 512 MiB, or has braces that are not a hash tag. (The hash tag
-    /// of `"a{b}c"` is `{b}`.)
+    /// of `"a{b}c"` is `{b}`.) [`safe_name`](crate::safe_name) makes a valid name from any text.
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }

@@ -263,6 +263,7 @@ mod watchdog;
 pub use audit::{AuditFinding, AuditPolicy};
 pub use cancel::CancelToken;
 pub use client::Client;
+pub use command::name::safe_name;
 pub use config::{BackOff, Builder, Sharding};
 pub use election::Election;
 pub use election::leadership::Leadership;

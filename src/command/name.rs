@@ -258,6 +258,41 @@ impl Name {
     }
 }
 
+/// Makes a part of a lock name from any text, such as the input of a user.
+///
+/// Different texts make different parts. The signs `{`, `}` and `%`, and control characters become
+/// `%` and two hexadecimal digits for each byte; an empty text becomes `%`. All other texts stay as
+/// they are. The result is no longer than three times the text: a name of up to 512 MiB is valid,
+/// but each request carries it, so limit the text as well.
+///
+/// ```
+/// use leasehold::safe_name;
+///
+/// assert_eq!(safe_name("carol"), "carol");
+/// assert_eq!(format!("user:{}", safe_name("{admin")), "user:%7Badmin");
+/// ```
+#[must_use = "the text is not changed in place"]
+pub fn safe_name(text: &str) -> Cow<'_, str> {
+    let is_safe = |sign: char| !matches!(sign, '{' | '}' | '%') && !sign.is_control();
+    if text.is_empty() {
+        return Cow::Borrowed("%");
+    }
+    if text.chars().all(is_safe) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for sign in text.chars() {
+        if is_safe(sign) {
+            safe.push(sign);
+        } else {
+            let mut bytes = [0; 4];
+            let codes = sign.encode_utf8(&mut bytes).bytes().map(|byte| format!("%{byte:02X}"));
+            safe.extend(codes);
+        }
+    }
+    Cow::Owned(safe)
+}
+
 pub(crate) fn invalid(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidName, message)
 }
@@ -312,6 +347,30 @@ mod tests {
         let mapped = Name::new("app:", "x".into()).expect("a name with a prefix");
         assert_eq!((mapped.key(), &**mapped.given()), ("app:x", "x"));
         assert_eq!(mapped.channel(), "redisson_lock__channel:{app:x}");
+    }
+
+    #[test]
+    fn any_text_makes_a_safe_name() {
+        for (text, safe) in
+            [("", "%"), ("%", "%25"), ("a b/ü", "a b/ü"), ("{}\n\u{85}", "%7B%7D%0A%C2%85")]
+        {
+            assert_eq!(safe_name(text), safe);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn safe_names_are_valid_and_different(text in ".{0,12}", other in ".{0,12}") {
+            prop_assert!(name(&safe_name(&text)).is_ok());
+            prop_assert_eq!(safe_name(&text) == safe_name(&other), text == other);
+            let mut decoded = Vec::new();
+            for (part, rest) in safe_name(&text).split('%').enumerate() {
+                let (code, plain) = rest.split_at(if part == 0 { 0 } else { rest.len().min(2) });
+                decoded.extend(u8::from_str_radix(code, 16));
+                decoded.extend(plain.bytes());
+            }
+            prop_assert_eq!(decoded, text.into_bytes());
+        }
     }
 
     #[test]
