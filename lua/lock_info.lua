@@ -59,10 +59,15 @@ local function reader_leases(fields, name)
   return leases
 end
 
--- Returns the description of a semaphore with permits in use, and nothing for any other key.
-local function used_permits(permits, expiries)
+-- Returns the description of a semaphore with permits in use, and nothing for any other key. The
+-- semaphores `a` and `{a}` have the same key of expiries: without its number, it counts as that of
+-- `a`, unless `{a}` has one. The user may have no permission for `{a}`.
+local function used_permits(permits, tagged)
+  local expiries = tagged .. ':timeout'
   local stored = read('get', permits)
-  local is_number = stored == false or stored and string.match(stored, number_form)
+  local is_other = string.find(permits, '^{[^{]*}$') or
+    permits ~= tagged and type(redis.pcall('get', tagged)) == 'string'
+  local is_number = stored == false and not is_other or stored and string.match(stored, number_form)
   if is_number and (read('zcard', expiries) or 0) > 0 then
     local description, in_use = describe_permits(stored, expiries, 0, true)
     return in_use > 0 and description
@@ -86,7 +91,7 @@ for position, lock in ipairs(KEYS) do
     info[7] = leader and leader[1] and { leader[1], leader[2] or '' } or {}
   end
   if searches and #fields == 0 then
-    local permits = used_permits(lock, name .. ':timeout')
+    local permits = used_permits(lock, name)
     info = permits and { ttl, {}, {}, '', {}, {}, {}, permits } or info
   end
   infos[position] = info

@@ -37,7 +37,10 @@ pub(crate) fn extend(server: &Server, args: &ExtendArgs) -> Result<ExitCode> {
     let Some(guard) = lock.try_lock()? else { return Ok(not_held(&args.of)) };
     // The lease may have ended between the two commands: then this share is the only one.
     let others = shares(&lock, &args.of)? > 1;
-    guard.unlock()?;
+    match guard.unlock() {
+        Err(error) if error.is_not_held() || error.is_lost() => return Ok(not_held(&args.of)),
+        released => released?,
+    }
     Ok(if others { ExitCode::SUCCESS } else { not_held(&args.of) })
 }
 

@@ -19,8 +19,8 @@ impl Client {
     ///
     /// Makes no round trip itself, except that a lazily built client of a cluster discovers the
     /// nodes. The returned iterator asks one server after the other, whenever it needs more locks:
-    /// one round trip (`SCAN`) for about 32 keys of the server, and about three more if there are
-    /// locks among these keys. Each such page takes the server about a millisecond at most (4 ms
+    /// two round trips (`SCAN`, for locks and for semaphores) for about 32 keys of the server, and
+    /// about three more if there are locks among these keys. Each such page takes the server about a millisecond at most (4 ms
     /// for a queue of 10,000 callers). The first step of the iterator reads one page, later steps
     /// up to eight. A step blocks for one response time-out and 50 ms at most. The iterator then
     /// asks the processes of the holders for more facts; stopped and unreachable processes delay

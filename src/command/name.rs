@@ -182,13 +182,13 @@ impl Name {
         &self.synchronizer().expiries
     }
 
-    /// Returns the key of the semaphore with this key of expiries; `None` for other keys.
-    pub(crate) fn key_of_expiries(key: &str) -> Option<&str> {
-        let tagged = key.strip_suffix(EXPIRIES)?;
-        match tagged.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
-            Some(key) if !key.contains('{') => Some(key),
-            _ => Some(tagged).filter(|key| key.contains('{')),
-        }
+    /// Returns the keys of the semaphores with this key of expiries; none for other keys.
+    ///
+    /// The semaphores `a` and `{a}` have the same.
+    pub(crate) fn keys_of_expiries(key: &str) -> impl Iterator<Item = &str> {
+        let tagged = key.strip_suffix(EXPIRIES).filter(|key| key.contains('{'));
+        let untagged = tagged.and_then(|it| it.strip_prefix('{')?.strip_suffix('}'));
+        untagged.filter(|key| !key.contains('{')).into_iter().chain(tagged)
     }
 
     /// Returns the channels on which waiting callers of locks and semaphores may listen.
@@ -405,9 +405,12 @@ mod tests {
         assert_eq!(plain.expiries_key(), "{x}:timeout");
         assert_eq!(tagged.expiries_key(), "a{b}c:timeout");
         for name in [&plain, &tagged, &Name::new("", "{a}{b}".into()).expect("good")] {
-            assert_eq!(Name::key_of_expiries(name.expiries_key()), Some(name.key()));
+            assert!(Name::keys_of_expiries(name.expiries_key()).any(|key| key == name.key()));
         }
-        assert_eq!(["x", "{x}", "x:timeout"].map(Name::key_of_expiries), [None; 3]);
+        for other in ["x", "{x}", "x:timeout"] {
+            assert_eq!(Name::keys_of_expiries(other).next(), None, "{other}");
+        }
+        assert_eq!(Name::keys_of_expiries("{x}:timeout").collect::<Vec<_>>(), ["x", "{x}"]);
         assert_eq!(plain.claim_key(), "leasehold_claim:{x}");
         assert_eq!(plain.leader_key(), "leasehold_leader:{x}");
         assert_eq!(tagged.election_channel(), "leasehold_election:a{b}c");

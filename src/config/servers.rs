@@ -240,8 +240,9 @@ impl Builder {
     /// with [`single`](Builder::single). Errors, events and log lines have the returned addresses.
     ///
     /// Any thread calls the function, whenever a server names an address. The function should
-    /// return the same result for the same address at each call. If it panics, the client takes the
-    /// address as it was named, and logs an error.
+    /// return the same result for the same address at each call, soon, and must not use the client:
+    /// other callers may wait for it. If it panics, the client takes the address as it was named,
+    /// and logs an error.
     ///
     /// ```
     /// let builder = leasehold::Client::builder()

@@ -31,6 +31,8 @@ use crate::kind::elected::Elected;
 use crate::kind::rules::ListensTo;
 use crate::lock::handle::{SharedHandle, endless_wait_ended};
 use crate::util::clock::{self, Patience, doubled, jittered};
+use crate::util::log_lines::LINES;
+use crate::util::log_target;
 use crate::util::system::channel::Receiver;
 use crate::watchdog::Announcement;
 use leadership::Leadership;
@@ -257,14 +259,21 @@ impl Election {
     fn stand(&self, patience: Patience) -> Result<Option<Leadership>> {
         let mut failures = 0;
         loop {
-            let won = self.shared.acquire_owned(&Elected, None, patience);
-            let outcome =
-                won.and_then(|won| won.map(|won| self.announce(won, patience)).transpose());
+            let (outcome, is_term) = match self.shared.acquire_owned(&Elected, None, patience) {
+                Ok(Some(won)) => (self.announce(won, patience).map(Some), true),
+                Ok(None) => return Ok(None),
+                Err(error) => (Err(error), false),
+            };
             match outcome {
                 Err(error)
-                    if (error.is_lost() || failures > 0 && error.is_outage())
+                    if (is_term && error.is_lost() || failures > 0 && error.is_outage())
                         && !patience.is_over(clock::now()) =>
                 {
+                    log::warn!(
+                        logger: LINES, target: log_target::LEASE,
+                        lock = self.name(), error:% = error.with_causes(), server = error.server();
+                        "a candidate campaigns again: {}", error.with_causes()
+                    );
                     self.pause_after(failures, patience)?;
                     failures += 1;
                 }

@@ -46,8 +46,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A refusal by the server is retryable if it can end without a change to this program: `LOADING`,
 /// `BUSY`, `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `OOM`, `MISCONF`, `NOREPLICAS`,
 /// `NOSCRIPT`, `UNBLOCKED`, a slot that is moving, and too many clients. Others, such as `NOAUTH`
-/// and `NOPERM`, are not. The same rule applies if the server refuses `WAIT`, the command that asks
-/// how many replicas have a write: the error is then
+/// and `NOPERM`, are not. With a [`login_provider`](crate::Builder::login_provider), a refused
+/// login is retryable too. The same rule applies if the server refuses `WAIT`, the command that
+/// asks how many replicas have a write: the error is then
 /// [`is_not_replicated`](Error::is_not_replicated), with the code of the refusal. A retryable
 /// refusal does not end a call that already waits.
 ///

@@ -229,14 +229,15 @@ impl Locks {
     /// Returns the names of those keys that may be locks and were not found before.
     fn new_names(&self, keys: Vec<Vec<u8>>, sought: Sought) -> Vec<Name> {
         let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
-        let keys = keys.filter_map(|key| match sought {
-            Sought::Hashes => Some(key),
+        let keys: BTreeSet<_> = match sought {
+            Sought::Hashes => keys.collect(),
             Sought::Expiries => {
-                let semaphore = Name::key_of_expiries(&key)?;
-                pattern::matches(&self.pattern, semaphore).then(|| semaphore.to_owned())
+                let of_key =
+                    |key: String| Name::keys_of_expiries(&key).map(str::to_owned).collect();
+                let semaphores = keys.flat_map::<Vec<_>, _>(of_key);
+                semaphores.filter(|key| pattern::matches(&self.pattern, key)).collect()
             }
-        });
-        let keys: BTreeSet<_> = keys.collect();
+        };
         let is_new = |key: &String| !client_record::is_key(key) && !self.found_keys.contains(key);
         let prefix = self.engine.name_prefix();
         let name = |key: String| Name::new(prefix, key.strip_prefix(prefix)?.into()).ok();

@@ -48,6 +48,10 @@ pub(crate) fn force_unlock(engine: Arc<Engine>, name: String) -> Result<bool> {
                 }
                 return Ok(true);
             }
+            if found.kind == Kind::Semaphore {
+                // The last permit came back meanwhile. What is left is a number.
+                return Ok(false);
+            }
             target = Target::Prefer(found.connection);
         }
         Ok(false)

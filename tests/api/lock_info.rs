@@ -117,6 +117,19 @@ fn a_semaphore_with_permits_in_use_has_an_info_like_a_lock() {
     assert_eq!(stage.names("j*"), [""; 0], "all permits were given back");
 }
 
+/// The keys of the expiries of `{jobs}` and `jobs` are the same.
+#[test]
+fn a_semaphore_whose_name_is_a_hash_tag_is_not_taken_for_another() {
+    let stage = stage();
+    let permit = stage.holding.semaphore("{jobs}").with_permits(3).acquire().expect("free");
+    assert_eq!(stage.names("*"), ["{jobs}"]);
+    assert!(is_free(&stage, "jobs"));
+    assert_eq!(stage.looking.force_unlock("jobs"), Ok(false));
+    permit.check().expect("nobody took it away");
+    assert_eq!(stage.looking.force_unlock("{jobs}"), Ok(true));
+    assert_eq!(stage.looking.semaphore("{jobs}").available(), Ok(3));
+}
+
 #[test]
 fn the_waiters_of_a_semaphore_are_those_of_its_info() {
     let stage = stage();

@@ -119,11 +119,13 @@ struct Looker {
     /// The begin of the last search.
     searched: f64,
     observer: Observer,
-    /// The locks that the last look saw held.
+    /// The locks that the last look saw held, and those whose server did not answer it.
     held: BTreeSet<String>,
     /// The locks whose server does not answer.
     outages: BTreeSet<String>,
+    /// The begin of the last look, and the time that it took.
     last: Instant,
+    took: Duration,
 }
 
 impl Looker {
@@ -144,6 +146,7 @@ impl Looker {
             held: BTreeSet::new(),
             outages: BTreeSet::new(),
             last: Instant::now(),
+            took: Duration::ZERO,
         };
         if !patterns.is_empty() {
             looker.take(search(&looker.client, &patterns)?)?;
@@ -167,10 +170,12 @@ impl Looker {
         Ok(())
     }
 
-    /// Waits until the next look is due.
+    /// Waits until the next look is due. Looks at the locks of patterns, which may be many, take at
+    /// most half of the time.
     fn pause(&self, every: Duration) {
         let pause = every.max(if self.outages.is_empty() { SHORTEST } else { PAUSE });
-        thread::sleep(pause.saturating_sub(self.last.elapsed()));
+        let rest = if self.searches.is_some() { self.took } else { Duration::ZERO };
+        thread::sleep(pause.saturating_sub(self.last.elapsed()).max(rest));
     }
 
     /// Looks for the first time. Fails if no server answers.
@@ -203,7 +208,9 @@ impl Looker {
             self.take(found?)?;
         }
         let (look, states) = Look::take(&self.names, || self.watch.look_each())?;
-        self.held = look.locks.iter().map(|lock| lock.name.clone()).collect();
+        let held: BTreeSet<_> = look.locks.iter().map(|lock| lock.name.clone()).collect();
+        self.held = &held | &look.unknown;
+        self.took = self.last.elapsed();
         Ok((look, states))
     }
 
@@ -248,7 +255,7 @@ fn start_searches(
             let begun = Instant::now();
             let found = search(&client, &patterns);
             took = begun.elapsed();
-            // The looks tell of an outage.
+            // The looks tell of an outage, if there are locks to look at.
             let is_outage = found.as_ref().is_err_and(leasehold::Error::is_retryable);
             if !is_outage && sender.send(found).is_err() {
                 return;

@@ -12,7 +12,7 @@ use nix::sys::signal::{self, SigHandler, Signal as Handled};
 use rustix::fs::{Access, access};
 use rustix::process::getpid;
 
-use super::guard::{self, Guard};
+use super::guard::{self, Guard, note_missing};
 use super::terminal::{Terminal, own_group};
 use crate::failure::{Code, Failure, Result, is_limit};
 
@@ -78,7 +78,8 @@ impl<'a> Program<'a> {
             None => command.env_remove(TOKEN),
         };
         let terminal_of_command = terminal.map(Terminal::try_clone).transpose()?;
-        prepare(&mut command, terminal_of_command, guard.map(Guard::pipe).transpose()?);
+        let guard = guard.and_then(|guard| guard.pipe().map_err(|error| note_missing(&error)).ok());
+        prepare(&mut command, terminal_of_command, guard);
         command.spawn().map_err(|error| {
             if let (Some(terminal), Some(own)) = (terminal, own_group()) {
                 // The child may have had it already.
@@ -118,8 +119,13 @@ fn candidates(name: &OsStr) -> Vec<PathBuf> {
 #[allow(unsafe_code, reason = "only the child itself can make these calls, before it executes")]
 fn prepare(command: &mut Command, terminal: Option<Terminal>, guard: Option<OwnedFd>) {
     let prepare = move || {
+        if guard.as_ref().is_some_and(|pipe| !announce(pipe)) {
+            note(
+                b"leasehold: the guard of the command has ended; a SIGKILL of leasehold would not \
+                end the command\n",
+            );
+        }
         drop_handlers();
-        guard.as_ref().map_or(Ok(()), |pipe| guard::announce(pipe, getpid()))?;
         let given = terminal.as_ref().map_or(Ok(()), |terminal| terminal.give_to(getpid()));
         if given.is_err() {
             note(b"leasehold: the system refuses to give the terminal to the command\n");
@@ -131,6 +137,21 @@ fn prepare(command: &mut Command, terminal: Option<Terminal>, guard: Option<Owne
     unsafe {
         command.pre_exec(prepare);
     }
+}
+
+/// Announces this process to the guard; returns false if the guard has ended. A guard that has ended
+/// must not end the command by SIGPIPE.
+#[allow(unsafe_code, reason = "neither effect runs code of this program")]
+fn announce(guard: &OwnedFd) -> bool {
+    // SAFETY: neither an ignored signal nor the former effect, which exec would have kept, has a
+    // handler of this program: `run` handles no SIGPIPE.
+    let former = unsafe { signal::signal(Handled::SIGPIPE, SigHandler::SigIgn) };
+    let is_there = guard::announce(guard, getpid());
+    if let Ok(former) = former {
+        // SAFETY: as above.
+        let _ = unsafe { signal::signal(Handled::SIGPIPE, former) };
+    }
+    is_there
 }
 
 /// Gives signals their default effect, except those that are ignored.

@@ -34,14 +34,14 @@ use leasehold::Client;
 
 use crate::address::Server;
 use crate::args::RunArgs;
-use crate::failure::{Code, Failure, Result, print_note};
+use crate::failure::{Code, Failure, Result};
 pub(crate) use guard::run_if_asked;
 pub(crate) use signals::is_ignored;
 
 use busy::WaitNote;
 use command::Program;
 use group::Group;
-use guard::Guard;
+use guard::{Guard, note_missing};
 use kinds::Held;
 use outcome::Outcome;
 use signals::{Events, Signals};
@@ -93,12 +93,7 @@ fn take_and_run(
 /// Starts the guard. The command works without it too.
 fn start_guard() -> Option<Guard> {
     let guard = Guard::start();
-    if let Err(error) = &guard {
-        print_note(&format!(
-            "leasehold: no guard for the command: {error}; a SIGKILL of leasehold would not end it"
-        ));
-    }
-    guard.ok()
+    guard.map_err(|error| note_missing(&error)).ok()
 }
 
 /// Starts the command and waits for its end, or ends it.
@@ -109,11 +104,13 @@ fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> 
     let limit = args.max_hold.and_then(|max_hold| Instant::now().checked_add(max_hold));
     let jobs = JobControl::new();
     let guard = start_guard();
-    let child = program.start(args.lock_name(), held.token(), jobs.terminal(), guard.as_ref())?;
-    held.on_lost(events.loss_reporter());
-    let end = Supervisor::new(Group::of(&child), jobs, events, limit).run();
+    let child = program.start(args.lock_name(), held.token(), jobs.terminal(), guard.as_ref());
+    let end = child.map(|child| {
+        held.on_lost(events.loss_reporter());
+        Supervisor::new(Group::of(&child), jobs, events, limit).run()
+    });
     if let Some(guard) = guard {
         guard.dismiss();
     }
-    Ok(end)
+    end
 }

@@ -27,7 +27,6 @@ impl Count {
     pub(crate) fn find(client: &Client, name: &str) -> leasehold::Result<Option<Count>> {
         match Count::read(client, name) {
             Err(error) if error.is_server() && !error.is_retryable() => Ok(None),
-            Err(error) if error.is_invalid_name() => Ok(None),
             found => found,
         }
     }
@@ -39,9 +38,12 @@ impl Count {
         if count == 0 {
             return Ok(None);
         }
-        let waiting = [permits.waiting()?, client.latch(name).waiting()?];
-        let processes = waiting.iter().map(leasehold::WaitingInfo::processes).sum();
-        let waiting = Waiting { processes };
+        let for_latch = match client.latch(name).waiting() {
+            // In a cluster no latch has such a name.
+            Err(error) if error.is_invalid_name() => 0,
+            waiting => waiting?.processes(),
+        };
+        let waiting = Waiting { processes: permits.waiting()?.processes() + for_latch };
         Ok(Some(Count { name: name.to_owned(), kind: "count", count, waiting }))
     }
 

@@ -1,9 +1,10 @@
 //! Signals while the command runs, and around its start.
 
+use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::command::PROGRAM;
 use crate::harness::wait::holds_within;
@@ -109,6 +110,46 @@ fn all_processes_of_the_command_end_when_leasehold_is_killed() {
     let group = running.group_id();
     running.process().kill();
     group_ends(group);
+}
+
+/// Returns the guard of a `run`: a child with a process group of its own that is not the command.
+fn guard_of(running: &mut Running, command: Pid) -> Pid {
+    let parent = running.process().pid();
+    let of_parent = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+    let children = of_parent.expect("the kernel lists children");
+    let ids = children.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?));
+    ids.into_iter().find(|id| *id != command).expect("a guard")
+}
+
+#[test]
+fn a_signal_to_all_processes_leaves_the_guard_to_its_work() {
+    let server = Server::start();
+    let mut running = Running::script(&server, &["x"], "trap '' TERM; echo group $$; sleep 1000");
+    let group = running.group_id();
+    let guard = guard_of(&mut running, group);
+    eventually("the guard catches TERM", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", guard.as_raw_nonzero()));
+        let caught = status
+            .expect("a process")
+            .lines()
+            .find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+        caught.is_some_and(|caught| caught & (1 << (Signal::TERM.as_raw() - 1)) != 0)
+    });
+    kill_process(guard, Signal::TERM).expect("our own process");
+    running.process().kill();
+    group_ends(group);
+}
+
+#[test]
+fn a_stopped_guard_does_not_keep_the_lock() {
+    let server = Server::start();
+    let mut running = Running::script(&server, &["x"], "echo group $$; read line");
+    let group = running.group_id();
+    let guard = guard_of(&mut running, group);
+    kill_process(guard, Signal::STOP).expect("our own process");
+    kill_process(group, Signal::TERM).expect("our own process");
+    running.process().wait();
+    assert!(!exists(&server, "x"));
 }
 
 #[test]

@@ -421,7 +421,7 @@ impl Hold {
         }
         // The watchdog may have reported the limit after the caller read its clock.
         state.overdue_reported = false;
-        state.told.present = false;
+        (state.told.present, state.told.waiting.overdue) = (false, None);
         let possession = &mut state.possession;
         possession.handoffs += 1;
         possession.token += u64::from(self.last_token > 0);
@@ -566,12 +566,13 @@ impl Hold {
     pub(crate) fn tell_acquired(&self, emit: impl FnOnce()) -> Untold {
         let mut state = self.state.lock();
         let told = &mut state.told;
-        if !told.lost {
-            emit();
-            (told.acquired, told.present) = (true, true);
-            told.lost = told.waiting.lost;
+        let waiting = mem::take(&mut told.waiting);
+        if told.lost {
+            return Untold::default();
         }
-        mem::take(&mut told.waiting)
+        emit();
+        (told.acquired, told.present, told.lost) = (true, true, waiting.lost);
+        waiting
     }
 
     /// Emits the event of the loss, or keeps it for [`Hold::tell_acquired`].

@@ -151,19 +151,25 @@ impl Cluster {
 
     /// Returns the number of the node at `place`, an address that node `named_by` has sent.
     pub(crate) fn node_at(&self, place: &NodeAddress, named_by: u32) -> Option<u32> {
-        let named_by = self.address(named_by)?;
-        Some(self.nodes.lock().number(named_by.beside(place.host.as_deref(), place.port)))
+        let address = self.named(place, named_by)?;
+        Some(self.nodes.lock().number(address))
     }
 
     /// Records that node `named_by` has named the node at `place` as the owner of a slot.
     ///
     /// Returns the number of the owner.
     pub(crate) fn slot_moved(&self, slot: u16, place: &NodeAddress, named_by: u32) -> Option<u32> {
-        let named_by = self.address(named_by)?;
+        let address = self.named(place, named_by)?;
         let mut nodes = self.nodes.lock();
-        let node = nodes.number(named_by.beside(place.host.as_deref(), place.port));
+        let node = nodes.number(address);
         self.set_owner(slot, node);
         Some(node)
+    }
+
+    /// Returns the address of `place`. Calls the `address_map` of the program, so the caller must
+    /// not hold the mutex.
+    fn named(&self, place: &NodeAddress, named_by: u32) -> Option<Address> {
+        Some(self.address(named_by)?.beside(place.host.as_deref(), place.port))
     }
 
     /// Stores the node that serves a slot. The caller has locked `nodes`, so that the node stays
