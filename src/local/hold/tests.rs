@@ -309,6 +309,7 @@ fn told(hold: &Hold, events: &[&'static str]) -> Vec<&'static str> {
                 untold.lost.then(|| emit("lost"));
             }
             "overdue" => hold.tell_overdue(SECOND, || emit("overdue")),
+            "hand-off" => hold.state.lock().told.present = false,
             _ => hold.tell_lost(|| emit("lost")),
         }
     }
@@ -327,4 +328,6 @@ fn the_end_of_a_hold_is_told_after_its_acquisition() {
     assert_eq!(told(&hold(), &["acquired", "acquired", "lost"]), ["acquired", "acquired", "lost"]);
     assert_eq!(told(&hold(), &["acquired", "lost", "acquired"]), ["acquired", "lost"]);
     assert_eq!(told(&hold(), &["lost", "acquired", "acquired"]), ["acquired", "lost"]);
+    let lost_after_hand_off = ["acquired", "hand-off", "overdue", "lost", "acquired"];
+    assert_eq!(told(&hold(), &lost_after_hand_off), ["acquired", "lost"], "nobody has it any more");
 }
