@@ -32,6 +32,7 @@ mod private {
         pub(crate) mod clock;
         pub(crate) mod platform;
         pub(crate) mod system;
+        pub(crate) mod text;
         pub(crate) mod wheel;
     }
 }
