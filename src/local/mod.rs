@@ -171,7 +171,7 @@ impl Local {
     /// Returns whether a call need not ask if the semaphore has this capacity.
     pub(crate) fn knows_capacity(&self, wanted: u32) -> bool {
         let known = self.known_capacity.load(Ordering::Relaxed);
-        known == WARNED || known == wanted.into()
+        known == WARNED || known == u64::from(wanted)
     }
 
     /// Notes whether the semaphore has this capacity. Returns whether to warn, which is once.
