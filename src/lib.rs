@@ -87,10 +87,9 @@
 //! While [`Guard::is_held`] returns true, no other caller has a conflicting hold, unless a server
 //! loses an acknowledged write (as a fail-over may), someone deletes the key or forces the lock, a
 //! server's clock steps forward, or a clock runs too slowly. A program that is paused *after* its
-//! last check may write after the end of its lease. Only the protected
-//! resource can refuse that write, by the fencing token of a [`FencedLock`], a [`QueueLock`] or a
-//! [`Leadership`]. [The page on guarantees](_documentation::guarantees) has all promises and
-//! conditions.
+//! last check may write after the end of its lease. Only the protected resource can refuse that
+//! write, by the fencing token of a [`FencedLock`], a [`QueueLock`] or a [`Leadership`]. [The page
+//! on guarantees](_documentation::guarantees) has all promises and conditions.
 //!
 //! # Kinds
 //!
@@ -108,9 +107,9 @@
 //!
 //! All kinds have the verbs of [`Lock`]; an [`RwLock`] has them for reading and for writing. Use
 //! one kind for one name: kinds that share a name exclude each other or return an error, but a
-//! release does not always wake the waiters of another kind.
-//! [The page on kinds](_documentation::kinds) has the use and the cost of each, and the kind of
-//! Redisson that shares its data.
+//! release does not always wake the waiters of another kind. [The page on
+//! kinds](_documentation::kinds) has the use and the cost of each, and the kind of Redisson that
+//! shares its data.
 //!
 //! # Semaphores and latches
 //!
@@ -139,8 +138,8 @@
 //! one process at a time does until that process ends. [`Election::campaign`] blocks until the
 //! caller is the leader and returns a [`Leadership`], the guard of one *term*. [`Election::run`]
 //! calls a closure in each term of this process, until a token is cancelled; that ends a term too.
-//! [`Election::leader`] and [`Election::observe`] tell any
-//! client the value of the [`Leader`], such as an address, and the token of its term.
+//! [`Election::leader`] and [`Election::observe`] tell any client the value of the [`Leader`], such
+//! as an address, and the token of its term.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -160,10 +159,9 @@
 //! A [`Guard`] belongs to its thread. The thread can take the lock again, and gets a *nested*
 //! guard. Nested guards are counted in memory. Two of them ask the server: those of a [named
 //! holder](Lock::with_holder), and one with a longer fixed lease. An [`OwnedGuard`], from
-//! [`Lock::lock_owned`],
-//! a [`Permit`] and a [`Leadership`] can be sent to another thread and dropped there. In a [thread
-//! pool that steals work](Guard#thread-pools), such as rayon, two jobs can be on one thread at
-//! once: a `Guard` does not exclude them.
+//! [`Lock::lock_owned`], a [`Permit`] and a [`Leadership`] can be sent to another thread and
+//! dropped there. In a [thread pool that steals work](Guard#thread-pools), such as rayon, two jobs
+//! can be on one thread at once: a `Guard` does not exclude them.
 //!
 //! # Errors and events
 //!
@@ -172,11 +170,11 @@
 //! connection broke. Once the server has answered that the lock is held, the call waits through
 //! later outages, and through [retryable](Error::is_retryable) refusals.
 //!
-//! An implementation of [`Events`] receives grants, waits, releases, renewals, losses, and
-//! holds that are longer than [`Lock::with_max_hold`] allows: those of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]).
-//! [`Guard::on_lost`] registers a closure, which is called once if the hold of the guard is lost.
-//! The [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters
-//! and histograms.
+//! An implementation of [`Events`] receives grants, waits, releases, renewals, losses, and holds
+//! that are longer than [`Lock::with_max_hold`] allows: those of a client ([`Builder::events`]), or
+//! of one lock handle ([`Lock::with_events`]). [`Guard::on_lost`] registers a closure, which is
+//! called once if the hold of the guard is lost. The [log](#logging) gets losses, failures and
+//! reconnections. [`Client::stats`] returns counters and histograms.
 //!
 //! # Logging
 //!

@@ -20,12 +20,12 @@ impl Client {
     /// Makes no round trip itself, except that a lazily built client of a cluster discovers the
     /// nodes. The returned iterator asks one server after the other, whenever it needs more locks:
     /// two round trips (`SCAN`, for locks and for semaphores) for about 32 keys of the server, and
-    /// about three more if there are locks among these keys. Each such page takes the server about a millisecond at most (4 ms
-    /// for a queue of 10,000 callers). The first step of the iterator reads one page, later steps
-    /// up to eight. A step blocks for one response time-out and 50 ms at most. The iterator then
-    /// asks the processes of the holders for more facts; stopped and unreachable processes delay
-    /// the whole search by 250 ms at most. A search that finds 10,000 held locks takes the server
-    /// about 0.15 s of processor time.
+    /// about three more if there are locks among these keys. Each such page takes the server about
+    /// a millisecond at most (4 ms for a queue of 10,000 callers). The first step of the iterator
+    /// reads one page, later steps up to eight. A step blocks for one response time-out and 50 ms
+    /// at most. The iterator then asks the processes of the holders for more facts; stopped and
+    /// unreachable processes delay the whole search by 250 ms at most. A search that finds 10,000
+    /// held locks takes the server about 0.15 s of processor time.
     ///
     /// The search finds locks of all kinds, elections, and semaphores with permits in use. It
     /// returns each once, with the queue of a fair lock or a queue lock. It recognizes a lock by
@@ -136,8 +136,8 @@ impl Client {
     /// nodes that serve slots. A command of the audit that a server refuses is a finding.
     ///
     /// Blocks for one response time-out per server at most, one server after the other; for one
-    /// more without a cluster. One round trip per server; one more without a cluster. A node of a cluster that does not answer is a
-    /// finding too, and the call goes on with the other nodes.
+    /// more without a cluster. One round trip per server; one more without a cluster. A node of a
+    /// cluster that does not answer is a finding too, and the call goes on with the other nodes.
     ///
     /// # Errors
     /// The errors of [`ping`](Client::ping) if no server answers.

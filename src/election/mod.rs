@@ -269,12 +269,9 @@ impl Election {
                     if (is_term && error.is_lost() || failures > 0 && error.is_outage())
                         && !patience.is_over(clock::now()) =>
                 {
-                    log::warn!(
-                        logger: LINES, target: log_target::LEASE,
-                        lock = self.name(), error:% = error.with_causes(), server = error.server();
-                        "a candidate campaigns again: {}", error.with_causes()
-                    );
-                    self.pause_after(failures, patience)?;
+                    let limit = Limit::at(patience.end()).or_cancelled(self.shared.cancel());
+                    let span = doubled(FIRST_PAUSE, failures, LONGEST_PAUSE);
+                    self.pause_after(&error, span, limit)?;
                     failures += 1;
                 }
                 outcome => return outcome,
@@ -282,12 +279,16 @@ impl Election {
         }
     }
 
-    /// Pauses, so that a server that denies each term is not asked without end.
-    fn pause_after(&self, failures: u32, patience: Patience) -> Result<()> {
+    /// Logs a failure, and pauses before the next campaign: at most to the limit, or until the
+    /// client is closed. So a server that denies each term is not asked without end.
+    fn pause_after(&self, error: &Error, span: Duration, limit: Limit<'_>) -> Result<()> {
         let LockContext { engine, .. } = &**self.shared.context()?;
-        let limit = Limit::at(patience.end()).or_closed(&engine.closing);
-        let span = doubled(FIRST_PAUSE, failures, LONGEST_PAUSE);
-        limit.or_cancelled(self.shared.cancel()).pause(jittered(span, clock::now().nanos()));
+        log::warn!(
+            logger: LINES, target: log_target::LEASE,
+            lock = self.name(), error:% = error.with_causes(), server = error.server();
+            "a candidate or leader failed, and campaigns again: {}", error.with_causes()
+        );
+        limit.or_closed(&engine.closing).pause(jittered(span, clock::now().nanos()));
         Ok(())
     }
 
@@ -368,8 +369,8 @@ impl Election {
     /// its lease. During an outage nothing is received.
     ///
     /// A client that wins its first hold writes its [record](crate::Builder::announce) right after
-    /// it, and so perhaps after this look. The receiver then gets the same state once more, with the facts about the
-    /// process ([`Leader::holder`]).
+    /// it, and so perhaps after this look. The receiver then gets the same state once more, with
+    /// the facts about the process ([`Leader::holder`]).
     ///
     /// All receivers of one client share one thread, `leasehold-observer`. It looks at the server
     /// once per observed election and poll interval, and after each message of a leader. The

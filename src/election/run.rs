@@ -4,12 +4,9 @@ use std::time::Duration;
 
 use super::Election;
 use super::leadership::Leadership;
-use crate::acquire::LockContext;
 use crate::cancel::{CancelToken, Limit};
-use crate::error::{Error, Result};
-use crate::util::clock::{self, doubled, jittered};
-use crate::util::log_lines::LINES;
-use crate::util::log_target;
+use crate::error::Result;
+use crate::util::clock::doubled;
 
 /// The first and the longest pause after a campaign that failed.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -77,7 +74,9 @@ impl Election {
                 outcome if stop.is_cancelled() => return outcome,
                 Ok(()) => failures = 0,
                 Err(error) if error.is_retryable() || error.is_lost() => {
-                    self.pause(stop, failures, &error)?;
+                    let limit = Limit::none().or_cancelled(Some(stop));
+                    let span = doubled(FIRST_PAUSE, failures, LONGEST_PAUSE);
+                    self.pause_after(&error, span, limit)?;
                     failures += 1;
                 }
                 Err(error) => return Err(error),
@@ -96,19 +95,5 @@ impl Election {
             Err(error) if error.is_lost() => Ok(()),
             outcome => outcome,
         }
-    }
-
-    /// Pauses after a failure, at most until the token is cancelled or the client is closed.
-    fn pause(&self, stop: &CancelToken, failures: u32, error: &Error) -> Result<()> {
-        let LockContext { engine, .. } = &**self.shared.context()?;
-        log::warn!(
-            logger: LINES, target: log_target::LEASE,
-            lock = self.name(), error:% = error.with_causes(), server = error.server();
-            "a candidate or leader failed, and campaigns again: {}", error.with_causes()
-        );
-        let span = doubled(FIRST_PAUSE, failures, LONGEST_PAUSE);
-        let limit = Limit::none().or_closed(&engine.closing).or_cancelled(Some(stop));
-        limit.pause(jittered(span, clock::now().nanos()));
-        Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! Events of the locks of a client, and the thread that reports them to the program.
 //!
-//! Only the thread `leasehold-events` runs and drops the listeners and closures of the program. All
-//! other threads only queue jobs for that thread, and to queue a job runs no code of the program. So
-//! an event listener or a closure may be queued and dropped under any mutex. (The functions of
-//! `login_provider` and `address_map` run on the thread that needs their results.)
+//! Only the thread `leasehold-events` runs and drops the listeners and closures of the program.
+//! All other threads only queue jobs for that thread, and to queue a job runs no code of the
+//! program. So an event listener or a closure may be queued and dropped under any mutex. (The
+//! functions of `login_provider` and `address_map` run on the thread that needs their results.)
 //!
 //! `event.rs` has the trait [`Events`] and the arguments of its methods, `kind.rs` the kinds of
 //! locks, `sink.rs` the interface for the threads that report events, `queue.rs` the queue and the

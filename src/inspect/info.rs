@@ -59,7 +59,8 @@ impl WaitingInfo {
     }
 }
 
-/// A held lock, or a semaphore with permits in use, in the form that [`Client::locks`](crate::Client::locks) returns.
+/// A held lock, or a semaphore with permits in use, in the form that
+/// [`Client::locks`](crate::Client::locks) returns.
 ///
 /// Also returned by [`Client::lock_info`](crate::Client::lock_info) and
 /// [`LockWatch::look`](crate::LockWatch::look). The value is a snapshot at the time of the query.
@@ -119,9 +120,9 @@ impl LockInfo {
     /// `semaphore`.
     ///
     /// The lock of an [`Election`](crate::Election) with an announced leader is an `election`, else
-    /// a `queue lock`. The hold tells its kind, whether its process answers or not. A hold of Redisson does not: it
-    /// counts as that of a `fair lock` while callers wait in the queue of such a lock, of a `fenced
-    /// lock` if the name has a token counter, and of a `lock` otherwise.
+    /// a `queue lock`. The hold tells its kind, whether its process answers or not. A hold of
+    /// Redisson does not: it counts as that of a `fair lock` while callers wait in the queue of
+    /// such a lock, of a `fenced lock` if the name has a token counter, and of a `lock` otherwise.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn kind(&self) -> &str {
         self.kind
@@ -137,8 +138,8 @@ impl LockInfo {
 
     /// Returns the remaining lease of the lock on the server. Millisecond precision.
     ///
-    /// With several readers, or permits of a semaphore, the longest of their leases. After an early release, the rest of the
-    /// minimum. `None` for a lock without a time to live.
+    /// With several readers, or permits of a semaphore, the longest of their leases. After an early
+    /// release, the rest of the minimum. `None` for a lock without a time to live.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
@@ -163,6 +164,7 @@ impl LockInfo {
     pub fn token(&self) -> Option<u64> {
         self.token
     }
+
     /// Returns the value of the leader of an election, as [`Leader::value`](crate::Leader::value).
     ///
     /// `None` for another lock, and for an election whose leader is not announced yet.

@@ -79,7 +79,7 @@ struct Scan {
 enum Sought {
     /// The hashes of locks.
     Hashes,
-    /// The expiries of permits: few keys are sorted sets, but any string may be a number of permits.
+    /// The expiries of permits. Few keys are sorted sets; any string may be a number of permits.
     Expiries,
 }
 
@@ -232,10 +232,10 @@ impl Locks {
         let keys: BTreeSet<_> = match sought {
             Sought::Hashes => keys.collect(),
             Sought::Expiries => {
-                let of_key =
-                    |key: String| Name::keys_of_expiries(&key).map(str::to_owned).collect();
-                let semaphores = keys.flat_map::<Vec<_>, _>(of_key);
-                semaphores.filter(|key| pattern::matches(&self.pattern, key)).collect()
+                let keys: Vec<_> = keys.collect();
+                let semaphores = keys.iter().flat_map(|key| Name::keys_of_expiries(key));
+                let wanted = semaphores.filter(|key| pattern::matches(&self.pattern, key));
+                wanted.map(str::to_owned).collect()
             }
         };
         let is_new = |key: &String| !client_record::is_key(key) && !self.found_keys.contains(key);

@@ -254,9 +254,8 @@ impl<'a> Inspector<'a> {
         let (asked, batches) = (self.engine.asks_now(), self.batches(names));
         let queued = self.queue_batches(names, &batches, first);
         let same = Target::prefer(queued.first().map(|routed| routed.connection));
-        let channels_of = |name| Name::channels_of_waiters(name);
-        let channels: Vec<_> = names.iter().flat_map(channels_of).collect();
-        let subscribers = self.queue_subscribers(&channels, same);
+        let channels: Vec<_> = names.iter().map(Name::channels_of_waiters).collect();
+        let subscribers = self.queue_subscribers(channels.as_flattened(), same);
         if self.engine.is_cluster() {
             let counting = subscribers.iter().map(|(_, routed)| routed);
             for routed in queued.iter().chain(counting) {
@@ -265,15 +264,13 @@ impl<'a> Inspector<'a> {
         }
         let at_silent = self.limit_at_silent(queued.iter().map(|routed| routed.connection.node));
         let states = self.receive(names, &batches, queued, asked, &at_silent);
-        let counts = self.count_subscribers(subscribers, channels.len(), &at_silent);
-        let per_name = channels.len() / names.len().max(1);
-        let counted = names.iter().zip(states).zip(counts.chunks(per_name.max(1)));
-        let counted = counted.map(|((name, state), counts)| {
+        let counts = self.count_subscribers(subscribers, channels.as_flattened().len(), &at_silent);
+        let mut counts = counts.into_iter();
+        let counted = names.iter().zip(channels).zip(states).map(|((name, channels), state)| {
+            let counts: Vec<_> = channels.into_iter().zip(counts.by_ref()).collect();
             let Some(state) = state?.filter(LockState::is_lock) else { return Ok(None) };
-            let mut counts = channels_of(name).into_iter().zip(counts);
-            let count = counts.find(|(channel, _)| *channel == state.channel(name));
-            let count = count.map_or(Ok(0), |(_, count)| count.clone())?;
-            Ok(Some((state, count)))
+            let count = counts.into_iter().find(|(channel, _)| *channel == state.channel(name));
+            Ok(Some((state, count.map_or(Ok(0), |(_, count)| count)?)))
         });
         counted.collect()
     }

@@ -42,7 +42,7 @@ use std::ops::Deref;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::command::name::Name;
 use crate::command::owner::{Holder, Owner, ThreadId};
@@ -432,8 +432,7 @@ impl Local {
         let (id, settings) = (hold.kind_and_number(), hold.settings());
         let untold = hold.tell_acquired(|| {
             let (kind, hold) = id;
-            self.events.emit_with(settings.listener(), || {
-                let (at, name) = (clock::wall_time(), Arc::clone(self.name.given()));
+            self.emit(&settings, |at, name| {
                 Event::Acquired(Acquired { at, name, kind, hold, waited })
             });
         });
@@ -446,16 +445,17 @@ impl Local {
     }
 
     fn emit_lost(&self, settings: &HoldSettings, (kind, hold): (Kind, u64), reason: LostReason) {
-        self.events.emit_with(settings.listener(), || {
-            let (at, name) = (clock::wall_time(), Arc::clone(self.name.given()));
-            Event::Lost(Lost { at, name, kind, hold, reason })
-        });
+        self.emit(settings, |at, name| Event::Lost(Lost { at, name, kind, hold, reason }));
     }
 
     fn emit_overdue(&self, settings: &HoldSettings, (kind, hold): (Kind, u64), held: Duration) {
+        self.emit(settings, |at, name| Event::Overdue(Overdue { at, name, kind, hold, held }));
+    }
+
+    /// Emits an event of this lock, which happens now.
+    fn emit(&self, settings: &HoldSettings, event: impl FnOnce(SystemTime, Arc<str>) -> Event) {
         self.events.emit_with(settings.listener(), || {
-            let (at, name) = (clock::wall_time(), Arc::clone(self.name.given()));
-            Event::Overdue(Overdue { at, name, kind, hold, held })
+            event(clock::wall_time(), Arc::clone(self.name.given()))
         });
     }
 }

@@ -8,10 +8,11 @@
 //! | pending | wait for the reply to a write or to a renewal |
 //! | refused | none: the user may not write the record |
 //!
-//! The counters cost acquires nothing; the first hold wakes the watchdog. The commands are background requests that are not retried:
-//! the watchdog never waits for their replies, so they delay no renewal of a lease. A renewal that
-//! finds no record (a server lost its data) makes the next round write it again. The thread deletes
-//! the record when it ends, so that no later renewal can bring it back.
+//! The counters cost acquires nothing; the first hold wakes the watchdog. The commands are
+//! background requests that are not retried: the watchdog never waits for their replies, so they
+//! delay no renewal of a lease. A renewal that finds no record (a server lost its data) makes the
+//! next round write it again. The thread deletes the record when it ends, so that no later renewal
+//! can bring it back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -127,7 +127,7 @@ impl History {
         match lock {
             Some(lock) => {
                 self.free_since = None;
-                // Nobody else got the lock in between: one holder kept it, or there is no new token.
+                // Nobody else got the lock in between: one holder kept it, or no token is new.
                 let is_kept = lock.is_exclusive() && holder.is_some() && holder == self.holder();
                 let has_no_grant = lock.token.is_some() && lock.token == self.token;
                 self.token = lock.token;

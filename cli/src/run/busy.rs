@@ -52,7 +52,7 @@ pub(super) fn tell_not_acquired(client: &Client, args: &RunArgs) {
     }
 }
 
-/// Returns the sentence about the holders. Two round trips, and questions to the holders' processes.
+/// Returns the sentence about the holders. Two round trips, and questions to their processes.
 fn holders(client: &Client, name: &str) -> String {
     let shown = text::printable(name).into_owned();
     match client.lock_info(name) {

@@ -90,12 +90,6 @@ fn take_and_run(
     }
 }
 
-/// Starts the guard. The command works without it too.
-fn start_guard() -> Option<Guard> {
-    let guard = Guard::start();
-    guard.map_err(|error| note_missing(&error)).ok()
-}
-
 /// Starts the command and waits for its end, or ends it.
 fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> Result<End> {
     held.check().map_err(|error| {
@@ -103,7 +97,8 @@ fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> 
     })?;
     let limit = args.max_hold.and_then(|max_hold| Instant::now().checked_add(max_hold));
     let jobs = JobControl::new();
-    let guard = start_guard();
+    // The command works without it too.
+    let guard = Guard::start().map_err(|error| note_missing(&error)).ok();
     let child = program.start(args.lock_name(), held.token(), jobs.terminal(), guard.as_ref());
     let end = child.map(|child| {
         held.on_lost(events.loss_reporter());

@@ -16,8 +16,8 @@ pub(crate) const SILENT: &str = "no answer";
 
 /// Returns whether the process of a holder is known and does not answer.
 ///
-/// An answer has the number of the thread, or, behind the end of this hold, the count of the holds. A
-/// hold of Redisson has the number of the thread too.
+/// An answer has the number of the thread, or, behind the end of this hold, the count of the holds.
+/// A hold of Redisson has the number of the thread too.
 pub(crate) fn is_silent(holder: &HolderInfo) -> bool {
     holder.pid().is_some() && holder.thread_number().is_none() && holder.acquired().is_none()
 }

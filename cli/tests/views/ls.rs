@@ -58,7 +58,7 @@ fn the_array_has_locks_of_every_kind_with_their_holders() {
     let _write = client.rw_lock("write").write().expect("free");
     let _term = client.election("leader").with_value("web-1").campaign().expect("no leader");
     let _permit = client.semaphore("permits").with_permits(3).acquire().expect("free");
-    // The first request of a semaphore sets its capacity, and its client counts as waiting meanwhile.
+    // The first request of a semaphore sets its capacity. Its client counts as waiting meanwhile.
     let locks = list_when(&stage.server.url(), |lock| lock["waiting"]["processes"] == 0);
     let kinds = locks.iter().map(|lock| (text(&lock["name"]), text(&lock["kind"])));
     let expected = [

@@ -110,7 +110,7 @@ impl Connection {
     /// One round trip after the socket is connected.
     pub(crate) fn open(address: &Address, timeouts: Timeouts, name: &str) -> Result<Connection> {
         let server = Arc::clone(address.shown());
-        // The login provider may take its time, while which the server need not wait.
+        // The login provider may take its time: the server need not wait meanwhile.
         let hello = address.hello(name).map_err(|error| error.with_server(Arc::clone(&server)))?;
         let stream = Stream::connect(address, timeouts.connect).map_err(|error| {
             let public = match error.kind() {

@@ -26,7 +26,7 @@ impl Certificates {
         self.authority.is_some() || self.identity.is_some() || self.host_name.is_some()
     }
 
-    /// Returns the certificates of sentinels: these of the servers, without their host name, except
+    /// Returns the certificates of sentinels: those of the servers, without their host name, except
     /// for what `own` sets.
     pub(crate) fn of_sentinels(&self, own: &Certificates) -> Certificates {
         let Certificates { authority, identity, host_name } = own.clone();
