@@ -2,7 +2,6 @@
 //! `extend`, `release`. The holder is a name, and nothing renews its lease.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use leasehold::Lock;
 
@@ -28,38 +27,22 @@ pub(crate) fn acquire(server: &Server, args: &AcquireArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes the lock once more, which extends the lease, and gives this share back.
+/// Extends the lease, in one command: a script that is killed meanwhile leaves no share behind.
 pub(crate) fn extend(server: &Server, args: &ExtendArgs) -> Result<ExitCode> {
-    let lock = lock(server, &args.of)?.with_lease(args.lease);
-    if shares(&lock, &args.of)? == 0 {
-        return Ok(not_held(&args.of));
-    }
-    let Some(guard) = lock.try_lock()? else { return Ok(not_held(&args.of)) };
-    // The lease may have ended between the two commands: then this share is the only one.
-    let others = shares(&lock, &args.of)? > 1;
-    match guard.unlock() {
-        Err(error) if error.is_not_held() || error.is_lost() => return Ok(not_held(&args.of)),
-        released => released?,
-    }
-    Ok(if others { ExitCode::SUCCESS } else { not_held(&args.of) })
+    ended(lock(server, &args.of)?.extend(args.lease), &args.of)
 }
 
 /// Gives back one share of the holder.
 pub(crate) fn release(server: &Server, args: &ReleaseArgs) -> Result<ExitCode> {
-    match lock(server, &args.of)?.with_lease(SHORTEST).unlock() {
-        Err(error) if error.is_not_held() || error.is_lost() => Ok(not_held(&args.of)),
-        released => Ok(released.map(|()| ExitCode::SUCCESS)?),
-    }
+    ended(lock(server, &args.of)?.unlock(), &args.of)
 }
 
-/// A lease that is not used.
-const SHORTEST: Duration = Duration::from_secs(1);
-
-/// Returns how often the holder has taken the lock, and not released it.
-fn shares(lock: &Lock, of: &HolderArgs) -> Result<u64> {
-    let holders = lock.holders()?;
-    let own = holders.iter().filter(|holder| holder.owner() == of.holder);
-    Ok(own.map(leasehold::HolderInfo::count).sum())
+/// Returns the exit code for the outcome of a verb that only a holder may call.
+fn ended(outcome: leasehold::Result<()>, of: &HolderArgs) -> Result<ExitCode> {
+    match outcome {
+        Err(error) if error.is_not_held() || error.is_lost() => Ok(not_held(of)),
+        outcome => Ok(outcome.map(|()| ExitCode::SUCCESS)?),
+    }
 }
 
 fn not_held(of: &HolderArgs) -> ExitCode {

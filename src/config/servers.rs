@@ -158,7 +158,8 @@ impl Builder {
     /// change of the password. Most servers accept the old password for some time after the change,
     /// so a new connection with the old password is not refused. If the server refuses the password
     /// (`WRONGPASS`), or if the function fails or panics, the attempt to connect fails: calls that
-    /// already wait go on, renewals are repeated, and the next attempt calls the function again.
+    /// already wait go on, renewals are repeated, and the next attempt calls the function again. Of
+    /// an error of the function only the text is kept.
     ///
     /// The thread that makes a connection calls the function, and no time-out of the client ends
     /// it. Calls and renewals that need the connection wait until it is made. So a function that

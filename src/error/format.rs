@@ -52,7 +52,7 @@ impl fmt::Display for Location<'_> {
 }
 
 /// An error and its causes: `a: b: c`. A cause whose text is there already is left out.
-pub(super) struct CauseChain<'a>(pub(super) &'a dyn std::error::Error);
+pub(crate) struct CauseChain<'a>(pub(crate) &'a dyn std::error::Error);
 
 impl fmt::Display for CauseChain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

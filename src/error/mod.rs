@@ -14,7 +14,8 @@ use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
-use format::{Cause, CauseChain, Location, Reason};
+pub(crate) use format::CauseChain;
+use format::{Cause, Location, Reason};
 use kind::Retryability;
 
 pub use kind::{ErrorKind, LostReason};

@@ -9,14 +9,17 @@
 //!
 //! A renewal checks the field of its hold, as for a plain lock.
 
+use std::time::Duration;
+
 use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::script;
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{AcquireArgs, KindRules, LockRules, OtherHold, Queueing};
-use crate::transport::call::Call;
+use crate::transport::call::{Call, Digits};
 use crate::transport::script::Script;
+use crate::util::clock::millis;
 
 /// The rules of a plain lock with a named holder.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +30,13 @@ impl Named {
     pub(crate) fn unlock(name: &Name, holder: &str) -> Call {
         let args = [holder.as_bytes(), name.channel().as_bytes(), UNLOCKED];
         Call::script(&script::NAMED_UNLOCK, [name.key().as_bytes()], args).once()
+    }
+
+    /// Returns the call that extends the lease of this holder's holds, of any client.
+    pub(crate) fn extension(name: &Name, holder: &str, lease: Duration) -> Call {
+        let lease = Digits::new(millis(lease).unsigned_abs());
+        let args = [lease.as_bytes(), holder.as_bytes()];
+        Call::script(Plain.renewal(), [name.key().as_bytes()], args).replicated()
     }
 }
 

@@ -47,7 +47,7 @@ use std::time::{Duration, SystemTime};
 use crate::command::name::Name;
 use crate::command::owner::{Holder, Owner, ThreadId};
 use crate::error::{LostReason, Result};
-use crate::events::{Acquired, Event, EventSink, Kind, Lost, Overdue};
+use crate::events::{Acquired, Event, EventSink, HandleListener, Kind, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldSettings, HoldStatus};
 use crate::local::mailbox::Mailbox;
@@ -405,7 +405,10 @@ impl Local {
                 "{} {name:?} was lost: {reason}", kind.subject()
             );
             let settings = hold.settings();
-            hold.tell_lost(|| self.emit_lost(&settings, (kind, number), reason));
+            hold.tell_lost(|present| {
+                let listener = settings.listener().filter(|_| present);
+                self.emit_lost(listener, (kind, number), reason);
+            });
             hold.note_loss_reported();
         }
         if any {
@@ -424,38 +427,52 @@ impl Local {
             "{} {name:?} is held beyond its limit: it is not renewed any more", kind.subject()
         );
         let settings = hold.settings();
-        hold.tell_overdue(held, || self.emit_overdue(&settings, (kind, number), held));
+        hold.tell_overdue(held, || self.emit_overdue(settings.listener(), (kind, number), held));
     }
 
     /// Emits the event of a call that got the lock, and the events that have waited for it.
     pub(crate) fn report_acquired(&self, hold: &Hold, waited: Duration) {
         let (id, settings) = (hold.kind_and_number(), hold.settings());
+        let listener = settings.listener();
         let untold = hold.tell_acquired(|| {
             let (kind, hold) = id;
-            self.emit(&settings, |at, name| {
+            self.emit(listener, |at, name| {
                 Event::Acquired(Acquired { at, name, kind, hold, waited })
             });
         });
         if let Some(held) = untold.overdue {
-            self.emit_overdue(&settings, id, held);
+            self.emit_overdue(listener, id, held);
         }
         if untold.lost {
-            self.emit_lost(&settings, id, hold.lost_reason());
+            self.emit_lost(listener, id, hold.lost_reason());
         }
     }
 
-    fn emit_lost(&self, settings: &HoldSettings, (kind, hold): (Kind, u64), reason: LostReason) {
-        self.emit(settings, |at, name| Event::Lost(Lost { at, name, kind, hold, reason }));
+    fn emit_lost(
+        &self,
+        listener: Option<&HandleListener>,
+        (kind, hold): (Kind, u64),
+        reason: LostReason,
+    ) {
+        self.emit(listener, |at, name| Event::Lost(Lost { at, name, kind, hold, reason }));
     }
 
-    fn emit_overdue(&self, settings: &HoldSettings, (kind, hold): (Kind, u64), held: Duration) {
-        self.emit(settings, |at, name| Event::Overdue(Overdue { at, name, kind, hold, held }));
+    fn emit_overdue(
+        &self,
+        listener: Option<&HandleListener>,
+        (kind, hold): (Kind, u64),
+        held: Duration,
+    ) {
+        self.emit(listener, |at, name| Event::Overdue(Overdue { at, name, kind, hold, held }));
     }
 
     /// Emits an event of this lock, which happens now.
-    fn emit(&self, settings: &HoldSettings, event: impl FnOnce(SystemTime, Arc<str>) -> Event) {
-        self.events.emit_with(settings.listener(), || {
-            event(clock::wall_time(), Arc::clone(self.name.given()))
-        });
+    fn emit(
+        &self,
+        listener: Option<&HandleListener>,
+        event: impl FnOnce(SystemTime, Arc<str>) -> Event,
+    ) {
+        self.events
+            .emit_with(listener, || event(clock::wall_time(), Arc::clone(self.name.given())));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::harness::bare::script;
 use crate::harness::faults::{BRISK, EventLog, NEVER, build, hasty, owners, patient};
-use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
+use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time, pttl};
 use leasehold::{Client, Lock};
 use std::thread;
 use std::time::Duration;
@@ -60,6 +60,30 @@ fn unlock_ends_one_hold_of_any_process() {
     lock(&theirs).unlock().expect("the same holder id");
     assert!(lock(&theirs).unlock().is_err_and(|error| error.is_not_held()));
     drop(theirs.lock("a").try_lock().expect("a reply").expect("it is free"));
+}
+
+#[test]
+fn extend_extends_the_lease_of_a_holder_that_any_process_has() {
+    let server = Server::start();
+    let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
+    let not_held = |lock: &Lock| lock.extend(NEVER).is_err_and(|error| error.is_not_held());
+    assert!(not_held(&lock(&theirs)) && !exists(&server, "a"), "no free lock is taken");
+    lock(&mine).with_lease(NEVER).lock_owned().expect("it is free").detach();
+    let other = theirs.lock("a").with_holder("tx-43");
+    assert!(not_held(&other) && not_held(&theirs.lock("a")));
+    // An extension without a trace: a process that dies at any moment of it leaves no count.
+    server.ask::<()>(&["ACL", "SETUSER", "default", "-hset", "-hincrby", "-hdel", "-del"]);
+    lock(&theirs).extend(NEVER * 2).expect("the same holder id");
+    lock(&theirs).extend(NEVER).expect("more is left already");
+    server.ask::<()>(&["ACL", "SETUSER", "default", "+@all"]);
+    assert!(pttl(&server, "a") > i64::try_from(NEVER.as_millis()).expect("a lease"));
+    assert_eq!(count(&server), 1);
+    // A detached hold of this process knows its new deadline.
+    lock(&mine).extend(NEVER * 3).expect("it was detached here");
+    assert!(lock(&mine).remaining().expect("a reply") > Some(NEVER * 2));
+    assert!(lock(&theirs).extend(Duration::from_millis(9)).is_err_and(|e| e.is_configuration()));
+    lock(&theirs).unlock().expect("the same holder id");
+    assert!(not_held(&lock(&theirs)));
 }
 
 #[test]

@@ -36,6 +36,16 @@ fn a_lock_is_taken_extended_and_released_by_three_commands() {
     assert!(!exists(&server, "x"), "an extension takes no free lock");
 }
 
+/// Two commands, a share taken and given back, left a share if the program was killed between.
+#[test]
+fn an_extension_takes_no_share() {
+    let server = Server::start();
+    assert_eq!(code(&server, "acquire x --holder job --lease 1m"), 0);
+    server.ask::<()>(&["ACL", "SETUSER", "default", "-hincrby", "-hset"]);
+    assert_eq!(code(&server, "extend x --holder job --lease 1h"), 0);
+    assert!(pttl(&server, "x") > 3_500_000);
+}
+
 #[test]
 fn a_holder_that_takes_its_lock_twice_releases_it_twice() {
     let server = Server::start();

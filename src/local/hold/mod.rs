@@ -576,10 +576,13 @@ impl Hold {
     }
 
     /// Emits the event of the loss, or keeps it for [`Hold::tell_acquired`].
-    pub(crate) fn tell_lost(&self, emit: impl FnOnce()) {
+    ///
+    /// `emit` gets whether the acquisition by the present holder was told. If it was not, the loss
+    /// does not concern the listener of its handle.
+    pub(crate) fn tell_lost(&self, emit: impl FnOnce(bool)) {
         let told = &mut self.state.lock().told;
         if told.acquired {
-            emit();
+            emit(told.present);
             told.lost = true;
         } else {
             told.waiting.lost = true;

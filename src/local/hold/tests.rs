@@ -310,7 +310,7 @@ fn told(hold: &Hold, events: &[&'static str]) -> Vec<&'static str> {
             }
             "overdue" => hold.tell_overdue(SECOND, || emit("overdue")),
             "hand-off" => hold.state.lock().told.present = false,
-            _ => hold.tell_lost(|| emit("lost")),
+            _ => hold.tell_lost(|present| emit(if present { "lost" } else { "lost by another" })),
         }
     }
     told.into_inner()
@@ -329,5 +329,9 @@ fn the_end_of_a_hold_is_told_after_its_acquisition() {
     assert_eq!(told(&hold(), &["acquired", "lost", "acquired"]), ["acquired", "lost"]);
     assert_eq!(told(&hold(), &["lost", "acquired", "acquired"]), ["acquired", "lost"]);
     let lost_after_hand_off = ["acquired", "hand-off", "overdue", "lost", "acquired"];
-    assert_eq!(told(&hold(), &lost_after_hand_off), ["acquired", "lost"], "nobody has it any more");
+    assert_eq!(
+        told(&hold(), &lost_after_hand_off),
+        ["acquired", "lost by another"],
+        "nobody has it any more, and the last holder has heard of no acquisition"
+    );
 }

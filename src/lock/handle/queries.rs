@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lock;
-use crate::acquire::{HoldHandle, LockContext, not_held};
+use crate::acquire::{HoldHandle, LockContext, checked_lease, not_held};
 use crate::cancel::{Limit, ResponseLimit};
 use crate::command::name::Name;
 use crate::command::owner::ThreadId;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::Kind;
 use crate::inspect::Side;
 use crate::inspect::holder::HolderInfo;
@@ -20,9 +20,11 @@ use crate::inspect::info::WaitingInfo;
 use crate::kind::named::Named;
 use crate::kind::rules::{self, LockKind, ReleaseReply};
 use crate::local::hold::Hold;
+use crate::local::table::HoldShare;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
 use crate::util::clock;
+use crate::watchdog;
 
 impl<K: LockKind> Lock<K> {
     /// Returns whether any caller holds the lock.
@@ -170,6 +172,28 @@ impl<K: LockKind> Lock<K> {
         self.unlock_within(self.response_limit())
     }
 
+    /// Sets the remaining lease of a hold without a guard to `lease`, unless more remains already.
+    ///
+    /// The hold is one that [`unlock`](Lock::unlock) would release. With a [named
+    /// holder](Lock::with_holder), and without a detached hold in this process, it is that of any
+    /// process: the lease of the holder ends after `lease` at the earliest. Blocks until the server
+    /// answers, for one response time-out at most. One round trip. Millisecond precision.
+    ///
+    /// # Errors
+    /// [`is_not_held`](crate::Error::is_not_held) if there is no such hold, and the errors of
+    /// [`Guard::extend`](crate::Guard::extend).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// // Another process has taken the lock for this job.
+    /// client.lock("deploy:shop").with_holder("build-17").extend(Duration::from_secs(600))?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn extend(&self, lease: Duration) -> Result<()> {
+        self.extend_detached(lease).map_err(|error| self.shared.named(error))
+    }
+
     /// Frees the lock regardless of its holder; returns whether it was held.
     ///
     /// For repairs by hand. Wakes the waiters; those of a spin lock notice at their next attempt,
@@ -236,22 +260,53 @@ impl<K: LockKind> Lock<K> {
         Ok(true)
     }
 
+    fn extend_detached(&self, lease: Duration) -> Result<()> {
+        let lease = checked_lease(lease)?;
+        let context = self.shared.context()?;
+        match (self.detached(context), &self.holder) {
+            (Some((hold, _)), _) => {
+                HoldHandle::new(Arc::clone(context), hold).extend(lease, self.response_limit())
+            }
+            (None, Some(holder)) => {
+                let extended = self.shared.run(self.response_limit(), |context, limit| {
+                    let LockContext { engine, local } = context;
+                    // After a topology change neither a yes nor a no of the former server counts.
+                    let (reply, _) = engine.router.until_current(|| {
+                        let extension = Named::extension(local.name(), holder, lease);
+                        let target = Target::prefer(local.unanswered_release());
+                        engine.router.call(extension, target, limit)
+                    })?;
+                    watchdog::is_extended(reply)
+                })?;
+                if extended { Ok(()) } else { Err(self.not_held_by_name(context)) }
+            }
+            (None, None) => Err(not_held()),
+        }
+    }
+
+    /// Returns a hold of this handle without a guard that this thread may end, and the share that it has.
+    fn detached(&self, context: &LockContext) -> Option<(Arc<Hold>, HoldShare)> {
+        let mine = |hold: &Hold| self.is_mine(hold);
+        context.local.detached(mine, ThreadId::current(), clock::now())
+    }
+
+    /// Returns the error for a named holder that the server does not have.
+    fn not_held_by_name(&self, context: &LockContext) -> Error {
+        // Other threads of this process may have guards of this name.
+        context.engine.watchdog.verify(&context.local);
+        not_held()
+    }
+
     fn end_detached(&self, response_limit: ResponseLimit) -> Result<()> {
         let context = self.shared.context()?;
-        let mine = |hold: &Hold| self.is_mine(hold);
-        let detached = context.local.detached(mine, ThreadId::current(), clock::now());
-        match (detached, &self.holder) {
+        match (self.detached(context), &self.holder) {
             (Some((hold, counted)), _) => {
                 HoldHandle::new(Arc::clone(context), hold).unlock_detached(counted, response_limit)
             }
             (None, Some(holder)) => {
                 match self.send_once(|name| Named::unlock(name, holder), response_limit)? {
                     ReleaseReply::Released(_) => Ok(()),
-                    ReleaseReply::NotHeld => {
-                        // Other threads of this process may have guards of this name.
-                        context.engine.watchdog.verify(&context.local);
-                        Err(not_held())
-                    }
+                    ReleaseReply::NotHeld => Err(self.not_held_by_name(context)),
                 }
             }
             (None, None) => Err(not_held()),

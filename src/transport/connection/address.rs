@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::tls::{self, Session, Trust};
 use super::url::ServerUrl;
-use crate::error::{Error, Refusal, Result};
+use crate::error::{CauseChain, Error, Refusal, Result};
 use crate::transport::call::{Call, Digits};
 use crate::util::text::without_controls;
 use crate::util::threads::{catch_panic_of_callback, catch_quietly};
@@ -56,14 +56,11 @@ pub(crate) enum Login {
     Provider(LoginProvider),
 }
 
-/// The cause that a login provider gives for its failure.
-type ProviderError = Box<dyn std::error::Error + Send + Sync>;
-
 /// A function of the program that returns the user and the password of a new connection.
 #[derive(Clone)]
 pub(crate) struct LoginProvider(Arc<ProvideLogin>);
 
-type ProvideLogin = dyn Fn() -> std::result::Result<(String, String), ProviderError> + Send + Sync;
+type ProvideLogin = dyn Fn() -> std::result::Result<(String, String), String> + Send + Sync;
 
 /// A function of the program that returns the host and the port behind a named host and port.
 #[derive(Clone)]
@@ -72,10 +69,13 @@ pub(crate) struct AddressMap(Arc<MapAddress>);
 type MapAddress = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
 
 impl LoginProvider {
-    pub(crate) fn new<E: Into<ProviderError>>(
+    /// Of an error of the function only the text is kept: the client drops errors under its
+    /// mutexes, where no code of the program may run.
+    pub(crate) fn new<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
         provider: impl Fn() -> std::result::Result<(String, String), E> + Send + Sync + 'static,
     ) -> LoginProvider {
-        LoginProvider(Arc::new(move || provider().map_err(Into::into)))
+        let text = |cause: E| CauseChain(&*cause.into()).to_string();
+        LoginProvider(Arc::new(move || provider().map_err(text)))
     }
 
     /// Calls the function. A panic is an error too.
