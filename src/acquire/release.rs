@@ -109,8 +109,10 @@ impl HoldHandle {
 
     fn release(&self) -> Call {
         let (rules, name, now) = (self.hold.rules(), self.context.local.name(), clock::now());
+        let minimum_left = self.hold.minimum_left(now);
+        self.context.engine.watchdog.keep_record_until(now + minimum_left);
         let may_queue_late = self.hold.late_copy().is_some() && rules.queues_in_redis();
-        if may_queue_late && self.hold.minimum_left(now).is_zero() {
+        if may_queue_late && minimum_left.is_zero() {
             // A late acquire command would take a place in the queue, which a release ignores.
             // Before the minimum of the hold this place stays until its waiter timeout.
             let waiter_timeout = self.context.engine.settings.fair_waiter_timeout;

@@ -55,7 +55,13 @@ pub(crate) fn query(client: Uuid) -> Call {
 ///
 /// The reply is 0 if there is no record.
 pub(crate) fn renewal(client: Uuid) -> Call {
-    Call::on_key(b"PEXPIRE", key(client).as_bytes(), &[lifetime().as_bytes()])
+    expiry(client, LIFETIME)
+}
+
+/// Returns the command that lets a client's record expire after `left`.
+pub(crate) fn expiry(client: Uuid, left: Duration) -> Call {
+    let left = Digits::new(clock::millis(left).unsigned_abs());
+    Call::on_key(b"PEXPIRE", key(client).as_bytes(), &[left.as_bytes()])
 }
 
 /// Returns the command that deletes a client's record.

@@ -73,6 +73,7 @@ pub struct LockInfo {
     name: String,
     kind: &'static str,
     holders: Vec<HolderInfo>,
+    former_holder: Option<HolderInfo>,
     remaining: Option<Duration>,
     waiting: WaitingInfo,
     token: Option<u64>,
@@ -89,6 +90,7 @@ impl LockInfo {
             name: name.given().to_string(),
             kind: if leader_value.is_some() { ELECTION } else { state.kind().name() },
             holders: state.holders(Side::Both),
+            former_holder: state.former_holder(),
             remaining: state.remaining(),
             waiting: if queue.is_empty() {
                 WaitingInfo::of_processes(subscribers)
@@ -101,8 +103,9 @@ impl LockInfo {
         }
     }
 
-    pub(super) fn holders_and_waiters(&mut self) -> impl Iterator<Item = &mut HolderInfo> {
-        self.holders.iter_mut().chain(&mut self.waiting.queue)
+    /// Returns the holders, former and present, and the waiting callers.
+    pub(super) fn people(&mut self) -> impl Iterator<Item = &mut HolderInfo> {
+        self.holders.iter_mut().chain(&mut self.former_holder).chain(&mut self.waiting.queue)
     }
 
     /// Sets the facts of the answers of the holders' processes.
@@ -134,6 +137,16 @@ impl LockInfo {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn holders(&self) -> &[HolderInfo] {
         &self.holders
+    }
+
+    /// Returns the holder that released the lock early, and whose
+    /// [minimum](crate::Lock::with_min_hold) keeps it taken.
+    ///
+    /// The record of its process stays until the minimum ends, so that jobs that last a second are
+    /// named after their end; not after a kill. `None` for permits of a semaphore.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn former_holder(&self) -> Option<&HolderInfo> {
+        self.former_holder.as_ref()
     }
 
     /// Returns the remaining lease of the lock on the server. Millisecond precision.

@@ -6,7 +6,7 @@
 //! | owner field | count | a holder; a reader, if the hash has a `mode` |
 //! | owner field and `:write` | count | the writer |
 //! | owner field of leasehold | 0 | a hold of the named holder |
-//! | owner field and `:min_hold` | 1 | a minimum hold; the lock has no holder |
+//! | owner field and `:min_hold` | 1 | the minimum of a former holder; the lock has no holder |
 //! | any other name | count | a named holder |
 
 use std::time::Duration;
@@ -256,16 +256,29 @@ impl LockState {
             if has_holds && unexplained == 0 {
                 continue;
             }
-            let holder = HolderInfo::new(&field.text, field.id()).with_count(unexplained);
-            let holder = match field.told_kind() {
-                // The number is that of the place in the queue, and so of the beginning of a wait.
-                Some(Kind::Fair) => holder.with_since(None),
-                Some(Kind::Queued) => holder.with_since(self.token().and_then(time_of)),
-                _ => holder,
-            };
-            holders.push(holder.with_remaining(field.lease.unwrap_or(self.remaining)));
+            holders.push(self.holder(field, field.id()).with_count(unexplained));
         }
         holders
+    }
+
+    /// Returns the holder that has released the lock before its minimum, which keeps it taken.
+    pub(super) fn former_holder(&self) -> Option<HolderInfo> {
+        self.fields.iter().find_map(|field| match field.role {
+            FieldRole::MinHold(id) => Some(self.holder(field, Some(id))),
+            _ => None,
+        })
+    }
+
+    /// Returns the holder with this field, without its count.
+    fn holder(&self, field: &LockField, id: Option<OwnerField>) -> HolderInfo {
+        let holder = HolderInfo::new(&field.text, id);
+        let holder = match field.told_kind() {
+            // The number is that of the place in the queue, and so of the beginning of a wait.
+            Some(Kind::Fair) => holder.with_since(None),
+            Some(Kind::Queued) => holder.with_since(self.token().and_then(time_of)),
+            _ => holder,
+        };
+        holder.with_remaining(field.lease.unwrap_or(self.remaining))
     }
 
     /// Returns the holds of a named holder, each with its client.

@@ -186,7 +186,7 @@ impl Locks {
                 found.push(LockInfo::new(name, state, count));
             }
         }
-        let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
+        let people = found.iter_mut().flat_map(LockInfo::people);
         inspector.add_records(&mut self.records, people)?;
         Ok(found)
     }

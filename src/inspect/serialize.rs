@@ -54,6 +54,7 @@ serialize!(
         name: it.name(),
         kind: it.kind(),
         holders: it.holders(),
+        former_holder: it.former_holder(),
         remaining: it.remaining().map(|span| span.as_secs_f64()),
         waiting: it.waiting(),
         token: it.token(),

@@ -153,7 +153,7 @@ impl LockWatch {
             });
         }
         self.forget_records(&mut found);
-        let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
+        let people = found.iter_mut().flat_map(LockInfo::people);
         inspector.add_records(&mut self.records, people)?;
         self.session.begin_query();
         query::add_answers(&mut self.session, engine.name_prefix(), &mut found);
@@ -175,7 +175,7 @@ impl LockWatch {
             self.records.forget_missing();
         }
         if self.records.len() > MAX_RECORDS {
-            let seen = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
+            let seen = found.iter_mut().flat_map(LockInfo::people);
             let seen: BTreeSet<_> =
                 seen.filter_map(|holder| HolderInfo::client_id(holder)).collect();
             self.records.forget_others(&seen);

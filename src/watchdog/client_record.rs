@@ -12,10 +12,11 @@
 //! background requests that are not retried: the watchdog never waits for their replies, so they
 //! delay no renewal of a lease. A renewal that finds no record (a server lost its data) makes the
 //! next round write it again. The thread deletes the record when it ends, so that no later renewal
-//! can bring it back.
+//! can bring it back. If the minimum of a released hold still runs then, the record expires with it:
+//! until then it names the former holder.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -55,6 +56,8 @@ pub(crate) struct Announcer {
     listeners: Arc<Listeners>,
     /// Whether the client has had no hold yet.
     has_no_hold: AtomicBool,
+    /// Nanoseconds of the moment at which the last minimum of a released hold ends.
+    last_minimum: AtomicU64,
     status: Mutex<RecordStatus>,
 }
 
@@ -141,8 +144,9 @@ impl Announcer {
     pub(crate) fn new(client: Uuid, label: Option<&str>, listeners: Arc<Listeners>) -> Announcer {
         let record = ClientRecord::of_this_process(label);
         let status = RecordStatus { state: RecordState::Silent, connection: None };
-        let (has_no_hold, status) = (AtomicBool::new(true), Mutex::new(status));
-        Announcer { client, record, listeners, has_no_hold, status }
+        let (has_no_hold, last_minimum) = (AtomicBool::new(true), AtomicU64::default());
+        let status = Mutex::new(status);
+        Announcer { client, record, listeners, has_no_hold, last_minimum, status }
     }
 
     /// Returns whether a hold is the first of the client, which the caller has counted.
@@ -204,7 +208,15 @@ impl Watchdog {
         Moment::END
     }
 
-    /// Deletes the record at the end of the watchdog, behind the last command about it.
+    /// Has the record outlast the client until this moment, if that is in the future.
+    pub(crate) fn keep_record_until(&self, end: Moment) {
+        if let Some(announcer) = &self.announcer {
+            announcer.last_minimum.fetch_max(end.nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Deletes the record at the end of the watchdog, behind the last command about it. While the
+    /// minimum of a released hold runs, the record gets its expiry instead.
     ///
     /// Blocks for [`DELETION_LIMIT`] at most. Without that connection, the record expires.
     pub(super) fn withdraw(&self) {
@@ -213,9 +225,16 @@ impl Watchdog {
         let Some(connection) = connection.filter(|it| self.router.is_connected(*it)) else {
             return;
         };
-        let deletion = client_record::deletion(announcer.client);
-        let routed = self.router.queue(deletion, Target::Only(connection));
-        let limit = Limit::at(clock::now() + DELETION_LIMIT);
+        let now = clock::now();
+        let last_minimum = Moment::from_nanos(announcer.last_minimum.load(Ordering::Relaxed));
+        let left = now.until(last_minimum);
+        let end = if left.is_zero() {
+            client_record::deletion(announcer.client)
+        } else {
+            client_record::expiry(announcer.client, left)
+        };
+        let routed = self.router.queue(end, Target::Only(connection));
+        let limit = Limit::at(now + DELETION_LIMIT);
         if let (_, Err(failure)) = self.router.wait_without_retry(routed, &limit) {
             log_debug("was not deleted, so it expires", &failure.into_error());
         }

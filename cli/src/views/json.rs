@@ -11,6 +11,7 @@ pub(crate) struct LockView<'a> {
     name: &'a str,
     kind: &'a str,
     holders: Vec<CallerView<'a>>,
+    former_holder: Option<CallerView<'a>>,
     /// The age of the oldest hold, in seconds.
     age: Option<f64>,
     /// The remaining lease, in seconds.
@@ -43,6 +44,7 @@ impl<'a> LockView<'a> {
             name: lock.name(),
             kind: lock.kind(),
             holders: callers(lock.holders()),
+            former_holder: lock.former_holder().map(CallerView::of),
             age: oldest(lock.holders()),
             remaining: lock.remaining().map(|left| left.as_secs_f64()),
             waiting: WaitingView::of(lock.waiting()),
@@ -51,6 +53,12 @@ impl<'a> LockView<'a> {
             in_use: lock.in_use(),
             permits: lock.permits(),
         }
+    }
+}
+
+impl<'a> CallerView<'a> {
+    fn of(facts: &'a HolderInfo) -> CallerView<'a> {
+        CallerView { facts, age: age(facts) }
     }
 }
 
@@ -65,5 +73,5 @@ fn oldest(holders: &[HolderInfo]) -> Option<f64> {
 }
 
 fn callers(callers: &[HolderInfo]) -> Vec<CallerView<'_>> {
-    callers.iter().map(|facts| CallerView { facts, age: age(facts) }).collect()
+    callers.iter().map(CallerView::of).collect()
 }

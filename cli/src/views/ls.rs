@@ -54,10 +54,10 @@ pub(super) fn table(locks: &[LockInfo], width: Option<usize>) -> String {
     table::render(&COLUMNS, &rows, width)
 }
 
-/// Returns a row for each holder, and a row for a lock that nobody holds.
+/// Returns a row for each holder, and for a lock without one a row that names the former holder.
 fn rows(lock: &LockInfo) -> Vec<Vec<String>> {
     let holders: Vec<_> = lock.holders().iter().map(Some).collect();
-    let holders = if holders.is_empty() { vec![None] } else { holders };
+    let holders = if holders.is_empty() { vec![lock.former_holder()] } else { holders };
     holders.into_iter().map(|holder| row(lock, holder)).collect()
 }
 
@@ -68,7 +68,7 @@ fn row(lock: &LockInfo, holder: Option<&HolderInfo>) -> Vec<String> {
     let cells = [
         text(Some(lock.name())),
         text(Some(text::short_kind(lock.kind()))),
-        Some(holder.map_or(UNKNOWN.to_owned(), who)),
+        Some(holder.map_or(UNKNOWN.to_owned(), |it| who(lock, it))),
         holder.and_then(|it| text(it.host())),
         holder.and_then(|it| it.pid().map(|pid| pid.to_string())),
         holder.and_then(|it| text(it.program())),
@@ -80,9 +80,14 @@ fn row(lock: &LockInfo, holder: Option<&HolderInfo>) -> Vec<String> {
     cells.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// Returns the name of a holder within its process, unless the process is silent.
-fn who(holder: &HolderInfo) -> String {
-    if text::is_silent(holder) { text::SILENT.to_owned() } else { text::short_owner(holder) }
+/// Returns the name of a holder within its process, unless it has released the lock early or its
+/// process is silent.
+fn who(lock: &LockInfo, holder: &HolderInfo) -> String {
+    match lock.former_holder() {
+        Some(_) => text::ENDED.to_owned(),
+        None if text::is_silent(holder) => text::SILENT.to_owned(),
+        None => text::short_owner(holder),
+    }
 }
 
 /// Returns the number of waiting callers, or of waiting processes if the callers are unknown.

@@ -1,6 +1,7 @@
 //! `leasehold show`: all facts about one lock, or about all locks that match a pattern.
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use leasehold::{Client, HolderInfo, LockInfo, WaitingInfo};
 
@@ -97,6 +98,9 @@ fn describe(lock: &LockInfo, width: Option<usize>) -> String {
     for (number, holder) in lock.holders().iter().enumerate() {
         shown += &format!("\nholder {}\n{}", number + 1, describe_holder(holder, counted));
     }
+    if let Some(holder) = lock.former_holder() {
+        shown += &format!("\nformer holder\n{}", describe_former_holder(holder));
+    }
     let queue = lock.waiting().queue();
     if !queue.is_empty() {
         let rows: Vec<_> = queue.iter().enumerate().map(|(at, it)| queue_row(at, it)).collect();
@@ -112,7 +116,7 @@ fn lines<const N: usize>(facts: [(&str, Option<String>); N]) -> String {
 
 fn holders(lock: &LockInfo) -> String {
     match lock.holders().len() {
-        0 => "none: an early release keeps the lock until the end of its minimum".to_owned(),
+        0 => "none: the minimum of a hold that has ended keeps the lock".to_owned(),
         count => count.to_string(),
     }
 }
@@ -138,30 +142,45 @@ fn waiting(waiting: &WaitingInfo) -> String {
 
 /// Returns the known facts about a holder. `counted` is the title of its count.
 fn describe_holder(holder: &HolderInfo, counted: &str) -> String {
-    let fact = |fact: Option<&str>| fact.map(|it| text::printable(it).into_owned());
-    let moment = |time| format!("{} local time", text::date_and_time(since_1970(time)));
-    let since = holder.since().map(|time| {
-        let age = text::age(holder).map_or_else(String::new, text::brief);
-        format!("{} ({age} ago)", moment(time))
-    });
-    let number = |number: Option<u64>| number.map(|it| it.to_string());
-    lines([
-        ("  owner", fact(Some(holder.owner()))),
-        ("  client", holder.client_id().map(|id| id.to_string())),
-        ("  host", fact(holder.host())),
-        ("  pid", number(holder.pid().map(u64::from))),
-        ("  program", fact(holder.program())),
-        ("  label", fact(holder.label())),
-        ("  version", fact(holder.version())),
-        ("  started", holder.started().map(moment)),
+    let hold = lines([
         ("  answer", text::is_silent(holder).then(|| NO_ANSWER.to_owned())),
         ("  thread", thread(holder)),
-        ("  since", since),
+        ("  since", since(holder)),
         ("  lease left", Some(left(holder.remaining().map(|it| it.as_secs_f64())))),
         (counted, Some(holder.count().to_string())),
         ("  waiting", holder.local_waiters().map(|count| format!("{count} in its process"))),
         ("  holds", holder.acquired().map(|count| format!("{count} of its process so far"))),
+    ]);
+    describe_process(holder) + &hold
+}
+
+/// Returns the facts about the holder that has released the lock before its minimum.
+fn describe_former_holder(holder: &HolderInfo) -> String {
+    describe_process(holder) + &lines([("  acquired", since(holder))])
+}
+
+fn describe_process(holder: &HolderInfo) -> String {
+    let fact = |fact: Option<&str>| fact.map(|it| text::printable(it).into_owned());
+    lines([
+        ("  owner", fact(Some(holder.owner()))),
+        ("  client", holder.client_id().map(|id| id.to_string())),
+        ("  host", fact(holder.host())),
+        ("  pid", holder.pid().map(|pid| pid.to_string())),
+        ("  program", fact(holder.program())),
+        ("  label", fact(holder.label())),
+        ("  version", fact(holder.version())),
+        ("  started", holder.started().map(moment)),
     ])
+}
+
+/// Returns the moment of the acquire, and its age.
+fn since(holder: &HolderInfo) -> Option<String> {
+    let age = text::age(holder).map_or_else(String::new, text::brief);
+    Some(format!("{} ({age} ago)", moment(holder.since()?)))
+}
+
+fn moment(time: SystemTime) -> String {
+    format!("{} local time", text::date_and_time(since_1970(time)))
 }
 
 /// Returns the name and the number of the thread.

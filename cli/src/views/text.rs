@@ -14,6 +14,9 @@ pub(crate) const UNKNOWN: &str = "-";
 /// The words for a holder whose process is known and does not answer: it may have died.
 pub(crate) const SILENT: &str = "no answer";
 
+/// The words for the holder of a lock that the minimum of its ended hold keeps taken.
+pub(crate) const ENDED: &str = "min hold";
+
 /// Returns whether the process of a holder is known and does not answer.
 ///
 /// An answer has the number of the thread, or, behind the end of this hold, the count of the holds.

@@ -4,7 +4,7 @@ use super::program::{Outcome, Running, eventually_listed, holder, json, run};
 use crate::harness::faults::{NEVER, build, patient};
 use crate::harness::holders::{GONE, JAVA, Stage, stage};
 use crate::harness::wait::join;
-use crate::harness::{Cluster, Server};
+use crate::harness::{Cluster, Server, pttl};
 use leasehold::{CancelToken, Client};
 use serde_json::{Value, json as value};
 use std::thread;
@@ -184,7 +184,25 @@ fn holders_without_a_record_are_listed_with_the_known_facts() {
     let rows: Vec<_> = table.lines().map(|line| Vec::from_iter(line.split_whitespace())).collect();
     assert_eq!(rows[0], ["NAME", "KIND", "HOLDER", "AGE", "LEFT", "WAIT"], "columns with content");
     assert_eq!(rows[1], ["endless", "plain", &format!("{}:95", &JAVA[..8]), "-", "-", "0"]);
-    assert_eq!((rows[3][0], rows[3][2]), ("kept", "-"));
+    assert_eq!((rows[3][0], &rows[3][2..4]), ("kept", &["min", "hold"][..]), "{table}");
+    assert_eq!(kept["former_holder"]["client_id"], GONE);
+    assert_eq!(java["former_holder"], Value::Null);
+}
+
+/// A job of cron ends long before its minimum. Its record outlasts its process.
+#[test]
+fn a_lock_in_its_minimum_names_the_process_that_had_it() {
+    let stage = stage();
+    let url = stage.server.url();
+    let cron = run(&["run", "--url", &url, "--min-hold", "50s", "report", "--", "true"]);
+    assert_eq!(cron.code, Some(0));
+    let (_, list) = json(&["ls", "report", "--url", &url]);
+    let former = &list[0]["former_holder"];
+    assert_eq!((&former["label"], &former["program"]), (&value!("true"), &value!("leasehold")));
+    let table = succeeds(run(&["ls", "report", "--url", &url]));
+    assert!(table.contains("min hold") && table.contains("leasehold  true"), "{table}");
+    let record = format!("leasehold_client:{{{}}}", former["client_id"].as_str().expect("an id"));
+    assert!((30_000..=50_000).contains(&pttl(&stage.server, &record)), "as long as the minimum");
 }
 
 #[test]

@@ -74,7 +74,8 @@ fn facts_of_other_programs_and_minimum_holds_are_shown() {
         assert!(java.contains(line), "{java}");
     }
     let kept = shown("kept");
-    assert!(kept.contains("holders       none: an early release keeps the lock"), "{kept}");
+    assert!(kept.contains("holders       none: the minimum of a hold"), "{kept}");
+    assert!(kept.contains(&format!("former holder\n  owner       {GONE}:17")), "{kept}");
 }
 
 #[test]
