@@ -112,16 +112,19 @@ struct Looker {
     watch: LockWatch,
     /// The names that are no patterns.
     given: BTreeSet<String>,
+    patterns: Vec<String>,
     /// The names of the watch.
     names: Vec<String>,
     /// The searches for patterns. The thread ends with its receiver.
     searches: Option<Receiver<leasehold::Result<Found>>>,
     /// The begin of the last search.
     searched: f64,
+    /// The error of the last search, if no server answered it.
+    unanswered: Option<leasehold::Error>,
     observer: Observer,
     /// The locks that the last look saw held, and those whose server did not answer it.
     held: BTreeSet<String>,
-    /// The locks whose server does not answer.
+    /// The locks whose server does not answer, and the patterns whose search had no answer.
     outages: BTreeSet<String>,
     /// The begin of the last look, and the time that it took.
     last: Instant,
@@ -139,18 +142,21 @@ impl Looker {
             watch: client.watch_locks(&given)?,
             names: given.iter().cloned().collect(),
             given,
+            patterns,
             client,
             searches: None,
             searched: snapshot::now(),
+            unanswered: None,
             observer: Observer::default(),
             held: BTreeSet::new(),
             outages: BTreeSet::new(),
             last: Instant::now(),
             took: Duration::ZERO,
         };
-        if !patterns.is_empty() {
-            looker.take(search(&looker.client, &patterns)?)?;
-            looker.searches = Some(start_searches(looker.client.clone(), patterns)?);
+        if !looker.patterns.is_empty() {
+            looker.take(search(&looker.client, &looker.patterns)?)?;
+            let (client, patterns) = (looker.client.clone(), looker.patterns.clone());
+            looker.searches = Some(start_searches(client, patterns)?);
         }
         Ok(looker)
     }
@@ -205,7 +211,10 @@ impl Looker {
         self.last = Instant::now();
         let searches = self.searches.iter().flat_map(Receiver::try_iter).collect::<Vec<_>>();
         for found in searches {
-            self.take(found?)?;
+            self.unanswered = match found {
+                Err(error) if error.is_retryable() => Some(error),
+                found => self.take(found?).map(|()| None)?,
+            };
         }
         let (look, states) = Look::take(&self.names, || self.watch.look_each())?;
         let held: BTreeSet<_> = look.locks.iter().map(|lock| lock.name.clone()).collect();
@@ -223,21 +232,27 @@ impl Looker {
             text,
             ..LockEvent::default()
         };
-        let recovered = self.outages.iter().filter(|name| !look.unknown.contains(*name));
+        let mut unknown = look.unknown.clone();
+        if self.unanswered.is_some() {
+            unknown.extend(self.patterns.iter().cloned());
+        }
+        let recovered = self.outages.difference(&unknown);
         let mut events: Vec<_> =
             recovered.map(|name| told(name, Happening::Recovered, None)).collect();
         if look.unknown.len() < self.names.len() || self.names.is_empty() {
             events.extend(self.observer.compare(look));
         }
-        for (name, state) in self.names.iter().zip(states) {
-            if let Err(error) = state
+        let of_patterns = self.patterns.iter().zip(std::iter::repeat(self.unanswered.as_ref()));
+        let errors = self.names.iter().zip(states.iter().map(|state| state.as_ref().err()));
+        for (name, error) in errors.chain(of_patterns) {
+            if let Some(error) = error
                 && !self.outages.contains(name)
             {
                 let text = Failure::from(error.clone()).to_string();
                 events.push(told(name, Happening::Outage, Some(text)));
             }
         }
-        self.outages.clone_from(&look.unknown);
+        self.outages = unknown;
         events
     }
 }
@@ -255,9 +270,7 @@ fn start_searches(
             let begun = Instant::now();
             let found = search(&client, &patterns);
             took = begun.elapsed();
-            // The looks tell of an outage, if there are locks to look at.
-            let is_outage = found.as_ref().is_err_and(leasehold::Error::is_retryable);
-            if !is_outage && sender.send(found).is_err() {
+            if sender.send(found).is_err() {
                 return;
             }
         }

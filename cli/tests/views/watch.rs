@@ -208,6 +208,21 @@ fn the_looks_go_on_after_an_outage() {
 }
 
 #[test]
+fn an_outage_is_told_of_a_pattern_that_no_held_lock_matches() {
+    let server = Server::start();
+    let watch = Running::watch(&["a:*", "--url", &server.url()]);
+    eventually("the program searches again", || server.calls("scan") > 1);
+    server.kill();
+    let outage = watch.until("outage", &["recovered"]);
+    assert_eq!(outage["name"], "a:*");
+    server.restart();
+    assert_eq!(watch.until("recovered", &["outage"])["name"], "a:*");
+    let next = build(patient(server.url()));
+    let _guard = next.lock("a:1").lock().expect("free");
+    is_client(&watch.until("acquired", &["outage"]), &next);
+}
+
+#[test]
 fn signals_end_the_program() {
     let stage = stage();
     let _guard = stage.holding.lock("a").lock().expect("free");
