@@ -58,7 +58,8 @@ impl Client {
 
     /// Returns the lock with this name, of any kind, or `None` if it is free.
     ///
-    /// Has the facts of [`locks`](Client::locks), and needs no search. Also returns a semaphore
+    /// Has the facts of [`locks`](Client::locks), and needs no search. The name may also be one that
+    /// only Redisson takes, with braces that are no hash tag. Also returns a semaphore
     /// with permits in use. Returns `None` also for a free lock with waiting callers, for a hash of
     /// another program, and for the name of a plain semaphore or a latch.
     ///
@@ -90,7 +91,8 @@ impl Client {
     /// kind, and a name may occur several times.
     ///
     /// # Errors
-    /// - [`is_invalid_name`](crate::Error::is_invalid_name) if a name cannot be used.
+    /// - [`is_invalid_name`](crate::Error::is_invalid_name) if a name is empty or too long. A
+    ///   name that only Redisson takes, with braces that are no hash tag, is accepted.
     /// - [`is_closed`](crate::Error::is_closed) after [`close`](Client::close).
     pub fn watch_locks(
         &self,

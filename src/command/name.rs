@@ -3,8 +3,9 @@
 //! All keys and channels of a lock hash to one slot of a cluster. Redis hashes the text between
 //! the first `{` and the next `}`, its *hash tag*, or the whole key if that text is empty or
 //! missing. The formats are Redisson's: a name with a `{` is used as it is, any other name is put
-//! in braces behind a prefix. Names whose keys would get different slots are refused everywhere,
-//! so that a lock still works when its server becomes a cluster.
+//! in braces behind a prefix. Names whose keys would get different slots are refused by all that
+//! locks, so that a lock still works when its server becomes a cluster. Redisson takes such names:
+//! queries about any lock, and its forced release, accept them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -88,12 +89,23 @@ impl Name {
     ///
     /// `is_invalid_name` if the name is empty or too long, or has braces that are no hash tag.
     pub(crate) fn new(prefix: &str, given: Arc<str>) -> Result<Name> {
+        let name = Name::of_any_lock(prefix, given)?;
+        check_braces(&name.key)?;
+        Ok(name)
+    }
+
+    /// Returns the name of any lock in Redis, for looks and repairs: its braces may be no hash tag,
+    /// since Redisson takes such names.
+    ///
+    /// # Errors
+    ///
+    /// `is_invalid_name` if the name is empty or too long.
+    pub(crate) fn of_any_lock(prefix: &str, given: Arc<str>) -> Result<Name> {
         if given.is_empty() {
             return Err(invalid("the lock name is empty"));
         }
         let key = [prefix, &given].concat().into_boxed_str();
         check_length(key.len() + MAX_AFFIXES)?;
-        check_braces(&key)?;
         let channel = prefixed(CHANNEL, &key).into_boxed_str();
         let (derived, synchronizer) = (OnceLock::new(), OnceLock::new());
         Ok(Name { given, key, channel, derived, synchronizer })

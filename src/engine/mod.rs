@@ -136,12 +136,20 @@ impl RefUnwindSafe for Engine {}
 impl Engine {
     /// Returns the state that this process shares for the lock of that name.
     pub(crate) fn local(&self, given: &Arc<str>) -> Result<Arc<Local>> {
-        let name = Name::new(&self.settings.name_prefix, Arc::clone(given))?;
+        Ok(self.local_of(Name::new(&self.settings.name_prefix, Arc::clone(given))?))
+    }
+
+    /// Returns that state for a lock that Redisson may have named, for its forced release.
+    pub(crate) fn local_of_any_lock(&self, given: &Arc<str>) -> Result<Arc<Local>> {
+        Ok(self.local_of(Name::of_any_lock(&self.settings.name_prefix, Arc::clone(given))?))
+    }
+
+    fn local_of(&self, name: Name) -> Arc<Local> {
         let key = name.key().to_owned();
         let make = || Local::new(name, self.events.clone(), self.settings.handoff);
         let local = self.locals.by_key.get(&key, make);
         self.locals.recent.keep(&local);
-        Ok(local)
+        local
     }
 
     /// Returns the state of the lock with this key, if this process uses the lock.

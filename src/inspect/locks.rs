@@ -240,7 +240,7 @@ impl Locks {
         };
         let is_new = |key: &String| !client_record::is_key(key) && !self.found_keys.contains(key);
         let prefix = self.engine.name_prefix();
-        let name = |key: String| Name::new(prefix, key.strip_prefix(prefix)?.into()).ok();
+        let name = |key: String| Name::of_any_lock(prefix, key.strip_prefix(prefix)?.into()).ok();
         keys.into_iter().filter(is_new).filter_map(name).collect()
     }
 }

@@ -85,7 +85,7 @@ impl LockWatch {
             let at = *positions.entry(given.clone()).or_insert(watch.names.len());
             if at == watch.names.len() {
                 let given: Arc<str> = given.into();
-                let name = Name::new(watch.engine.name_prefix(), Arc::clone(&given));
+                let name = Name::of_any_lock(watch.engine.name_prefix(), Arc::clone(&given));
                 watch.names.push(name.map_err(|error| error.with_lock_name(given))?);
             }
             watch.given.push(at);

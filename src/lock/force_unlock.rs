@@ -29,7 +29,7 @@ use crate::transport::pool::Target;
 
 /// Frees the lock with this name, whatever its kind; returns whether it was held.
 pub(crate) fn force_unlock(engine: Arc<Engine>, name: String) -> Result<bool> {
-    let handle = SharedHandle::new(engine, name, Kind::default());
+    let handle = SharedHandle::of_any_lock(engine, name);
     handle.run(handle.response_limit(), |LockContext { engine, local }, limit| {
         let inspector = Inspector::new(engine, limit);
         let mut target = Target::prefer(local.unanswered_release());

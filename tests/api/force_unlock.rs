@@ -303,6 +303,23 @@ fn a_key_of_another_type_beside_a_lock_stays() {
 }
 
 #[test]
+fn a_lock_with_a_name_that_only_redisson_takes_is_freed_and_its_waiters_are_woken() {
+    let stage = stage();
+    for (name, channel) in
+        [("order{1", "redisson_lock__channel:order{1"), ("a}b", "redisson_lock__channel:{a}b}")]
+    {
+        stage.hash(name, &[&format!("{JAVA}:5"), "1"]);
+        let mut connection = stage.server.connection();
+        let mut messages = connection.as_pubsub();
+        messages.subscribe(channel).expect("subscribed");
+        assert!(stage.holding.force_unlock(name).expect("an answer"));
+        assert!(!exists(&stage.server, name));
+        let message = messages.get_message().expect("the release");
+        assert_eq!(message.get_payload::<String>().expect("a text"), "0");
+    }
+}
+
+#[test]
 fn a_holder_in_the_same_process_loses_its_hold_at_once() {
     let stage = stage();
     let client = &stage.holding;
@@ -316,7 +333,7 @@ fn a_holder_in_the_same_process_loses_its_hold_at_once() {
 #[test]
 fn an_invalid_name_and_a_closed_client_are_errors() {
     let client = Client::builder().single("redis://127.0.0.1:1/").build_lazily().expect("no call");
-    assert!(client.force_unlock("no}name").is_err_and(|error| error.is_invalid_name()));
+    assert!(client.force_unlock("").is_err_and(|error| error.is_invalid_name()));
     let error = client.force_unlock("a").expect_err("no server");
     assert!(error.is_retryable() && error.lock_name() == Some("a"), "{error:?}");
     client.close();

@@ -84,7 +84,6 @@ fn keys_that_are_no_lock_are_left_out() {
     stage.hash("with text", &[&format!("{GONE}:5"), "0", "job-1", "done"]);
     stage.hash("uuid", &[JAVA, "1"]);
     stage.hash(&record_key(GONE), &[&format!("{JAVA}:5"), "1"]);
-    stage.hash("no}name", &[&format!("{JAVA}:5"), "1"]);
     let many: Vec<String> = (0..3000).flat_map(|n| [format!("f{n}"), "1".to_owned()]).collect();
     stage.hash("many", &many.iter().map(String::as_str).collect::<Vec<_>>());
     stage.server.ask::<()>(&["SET", "text", "1"]);
@@ -93,6 +92,22 @@ fn keys_that_are_no_lock_are_left_out() {
     command.arg(b"\xff\xfe".as_slice()).arg(format!("{JAVA}:5")).arg("1");
     command.query::<()>(&mut stage.server.connection()).expect("a hash");
     assert_eq!(stage.names("*"), [""; 0]);
+}
+
+/// Redisson takes names whose braces are no hash tag; leasehold refuses to lock them.
+#[test]
+fn locks_with_names_that_only_redisson_takes_are_found() {
+    let stage = stage();
+    let names = ["a}b", "order{1", "{}x"];
+    names.iter().for_each(|name| stage.hash(name, &[&format!("{JAVA}:5"), "1"]));
+    assert_eq!(stage.names("*"), names);
+    for name in names {
+        assert!(stage.looking.lock(name).try_lock().is_err_and(|error| error.is_invalid_name()));
+        let info = stage.looking.lock_info(name).expect("an answer").expect("held");
+        assert_eq!((info.name(), info.holders().len()), (name, 1));
+    }
+    let mut watch = stage.looking.watch_locks(names).expect("names of locks");
+    assert!(watch.look().expect("an answer").iter().all(Option::is_some));
 }
 
 #[test]

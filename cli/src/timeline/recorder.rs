@@ -5,7 +5,9 @@ use std::mem;
 
 use crate::observe::event::{Happening, LockEvent};
 use crate::timeline::identity::Directory;
-use crate::timeline::spans::{Activity, Actor, Level, Mark, Outage, Recorded, Span, Window};
+use crate::timeline::spans::{
+    Activity, Actor, Level, Mark, Outage, Recorded, Span, Unseen, Window,
+};
 
 /// Returns the content of the events. Their order matters only for equal times.
 ///
@@ -20,6 +22,7 @@ pub(crate) fn record(events: &[LockEvent], window: Window, locks: &[String]) -> 
         locks: HashMap::new(),
         actors: HashMap::new(),
         open: HashMap::new(),
+        seen: HashMap::new(),
     };
     for name in locks {
         recorder.lock(name);
@@ -50,6 +53,8 @@ struct Recorder {
     locks: HashMap<String, usize>,
     actors: HashMap<String, usize>,
     open: HashMap<OpenKey, Open>,
+    /// The last moment at which a look saw a hold of this lock and client, or its end.
+    seen: HashMap<(usize, String), f64>,
 }
 
 impl Recorder {
@@ -105,9 +110,23 @@ impl Recorder {
     }
 
     fn acquire(&mut self, event: &LockEvent) {
-        self.recorded.unseen += event.holds.unwrap_or_default().saturating_sub(1);
+        let holds = event.holds.unwrap_or_default().saturating_sub(1);
+        self.recorded.unseen += holds;
+        let (actor, (lock, _)) = self.locate(event);
+        let from = self.see(event).map(|from| from.max(self.window.from));
+        let until = event.at.min(self.window.until);
+        if let Some(from) = from.filter(|from| holds > 0 && *from < until) {
+            self.recorded.actors[actor].unseen.push(Unseen { lock, from, until, holds });
+        }
         self.end_wait(event);
         self.begin(event, Activity::Hold);
+    }
+
+    /// Notes that a look saw the client of a hold. Returns the last such moment before.
+    fn see(&mut self, event: &LockEvent) -> Option<f64> {
+        let client = self.directory.identity(event).client?;
+        let lock = self.lock(&event.name);
+        self.seen.insert((lock, client), event.at)
     }
 
     /// Begins a span, unless one of this owner is open already.
@@ -130,6 +149,7 @@ impl Recorder {
     /// Ends a hold. If its beginning is unknown, it began `held` before, or before the window.
     fn end_hold(&mut self, event: &LockEvent, activity: Activity) {
         self.end_wait(event);
+        self.see(event);
         let (actor, key) = self.locate(event);
         let from = event.held.map_or(f64::NEG_INFINITY, |held| event.at - held);
         let begun_before = from < self.window.from;
@@ -279,6 +299,22 @@ mod tests {
     }
 
     #[test]
+    fn unseen_holds_are_between_two_sights_of_their_client() {
+        let more = |at, owner| LockEvent { holds: Some(8), ..event(at, Acquired, owner) };
+        let events = [
+            event(1.0, Acquired, "c:1"),
+            event(2.0, Released, "c:1"),
+            event(3.0, Acquired, "d:1"),
+            more(4.0, "c:2"),
+            more(12.0, "c:3"),
+        ];
+        let recorded = record(&events, Window { from: 0.0, until: 10.0 }, &[]);
+        let of_client = |from, until| Unseen { lock: 0, from, until, holds: 7 };
+        let found: Vec<_> = recorded.actors.iter().flat_map(|it| it.unseen.clone()).collect();
+        assert_eq!(found, [of_client(2.0, 4.0), of_client(4.0, 10.0)]);
+    }
+
+    #[test]
     fn a_hand_off_goes_on_in_the_row_of_the_next_thread() {
         let of = |at, event, thread: &str| LockEvent {
             owner: Some("c:1".into()),
@@ -320,6 +356,7 @@ mod tests {
         let levels = recorded.levels[&0].iter().map(|it| (it.from, it.until, it.processes));
         assert_eq!(levels.collect::<Vec<_>>(), [(1.0, 2.0, 1), (2.0, 4.0, 3), (4.0, 10.0, 0)]);
         assert_eq!(recorded.unseen, 3);
+        assert_eq!(recorded.actors[0].unseen, [], "since when is unknown");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::observe::event::LockEvent;
 use crate::timeline::identity::{Identity, ProcessKey};
 use crate::timeline::recorder::record;
-use crate::timeline::spans::{Activity, Actor, Level, Mark, Outage, Span, Window};
+use crate::timeline::spans::{Activity, Actor, Level, Mark, Outage, Span, Unseen, Window};
 
 /// The most rows of a picture. The threads with the first events have them.
 const MOST_ROWS: usize = 400;
@@ -30,10 +30,12 @@ pub(crate) struct Timeline {
     pub(crate) left_out: usize,
 }
 
-/// A process with a row for each of its threads.
-#[derive(Clone, Debug)]
+/// A process with a row for each of its threads, or the processes that share one row.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Process {
     pub(crate) identity: Identity,
+    /// The further processes in the row, in the order of their starts.
+    pub(crate) later: Vec<Identity>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -44,6 +46,7 @@ pub(crate) struct Row {
     pub(crate) thread: String,
     /// Spans that overlap are in different lanes.
     pub(crate) lanes: Vec<Vec<Span>>,
+    pub(crate) unseen: Vec<Unseen>,
     pub(crate) noticed: Vec<f64>,
 }
 
@@ -52,12 +55,13 @@ impl Timeline {
     pub(crate) fn new(events: &[LockEvent], window: Window, locks: &[String]) -> Timeline {
         let mut recorded = record(events, window, locks);
         recorded.actors.retain(|actor| !(actor.spans.is_empty() && actor.noticed.is_empty()));
-        let left_out = recorded.actors.len().saturating_sub(MOST_ROWS);
-        recorded.actors.truncate(MOST_ROWS);
+        let mut actors = share_rows(recorded.actors);
+        let left_out = actors.len().saturating_sub(MOST_ROWS);
+        actors.truncate(MOST_ROWS);
         Timeline {
             window,
             locks: recorded.locks,
-            processes: group(recorded.actors),
+            processes: group(actors),
             marks: recorded.marks,
             outages: recorded.outages,
             levels: recorded.levels,
@@ -81,7 +85,8 @@ impl Row {
         let Identity { thread, thread_number: number, .. } = actor.identity;
         let number = number.map(|number| format!("thread {number}"));
         let thread = thread.or(number).unwrap_or_default();
-        Row { thread, lanes: lanes(actor.spans), noticed: actor.noticed }
+        let Actor { spans, unseen, noticed, .. } = actor;
+        Row { thread, lanes: lanes(spans), unseen, noticed }
     }
 
     pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
@@ -97,10 +102,63 @@ impl Process {
         name.map_or("unknown process", String::as_str)
     }
 
+    /// Returns the number of processes in the row.
+    pub(crate) fn count(&self) -> usize {
+        1 + self.later.len()
+    }
+
     /// Returns whether a mark is about this process.
     pub(crate) fn is_marked_by(&self, mark: &Mark) -> bool {
         let same_host = mark.host.is_none() || mark.host == self.identity.host;
-        mark.pid.is_some() && mark.pid == self.identity.pid && same_host
+        let mut processes = self.later.iter().chain([&self.identity]);
+        same_host && mark.pid.is_some() && processes.any(|process| process.pid == mark.pid)
+    }
+}
+
+/// Puts threads of one host and label into one row, one after the other, if each is the only one of
+/// its process: the runs of a job of cron.
+fn share_rows(actors: Vec<Actor>) -> Vec<Actor> {
+    let mut threads: HashMap<ProcessKey, usize> = HashMap::new();
+    for actor in &actors {
+        *threads.entry(actor.identity.key()).or_default() += 1;
+    }
+    let mut rows: Vec<Actor> = Vec::new();
+    let mut places: HashMap<_, Vec<usize>> = HashMap::new();
+    for mut actor in actors {
+        let Identity { host, label, .. } = &actor.identity;
+        if label.is_some() && threads[&actor.identity.key()] == 1 {
+            let places = places.entry((host.clone(), label.clone())).or_default();
+            let is_free = |place: &&usize| rows[**place].end() <= actor.start();
+            if let Some(place) = places.iter().find(is_free) {
+                rows[*place].append(&mut actor);
+                continue;
+            }
+            places.push(rows.len());
+        }
+        rows.push(actor);
+    }
+    rows
+}
+
+impl Actor {
+    fn start(&self) -> f64 {
+        let noticed = self.noticed.iter().copied();
+        self.spans.iter().map(|span| span.from).chain(noticed).fold(f64::INFINITY, f64::min)
+    }
+
+    fn end(&self) -> f64 {
+        let noticed = self.noticed.iter().copied();
+        self.spans.iter().map(|span| span.until).chain(noticed).fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    fn append(&mut self, later: &mut Actor) {
+        if self.identity.thread.is_none() {
+            self.identity.thread.clone_from(&later.identity.thread);
+        }
+        self.later_processes.push(later.identity.clone());
+        self.spans.append(&mut later.spans);
+        self.unseen.append(&mut later.unseen);
+        self.noticed.append(&mut later.noticed);
     }
 }
 
@@ -111,11 +169,13 @@ fn group(actors: Vec<Actor>) -> Vec<Process> {
     let mut places: HashMap<ProcessKey, usize> = HashMap::new();
     for actor in actors {
         let place = *places.entry(actor.identity.key()).or_insert_with(|| {
-            processes.push(Process { identity: Identity::default(), rows: Vec::new() });
+            processes.push(Process::default());
             processes.len() - 1
         });
-        processes[place].identity.add(&actor.identity);
-        processes[place].rows.push(Row::new(actor));
+        let process = &mut processes[place];
+        process.identity.add(&actor.identity);
+        process.later.extend_from_slice(&actor.later_processes);
+        process.rows.push(Row::new(actor));
     }
     processes.sort_by(|a, b| {
         natural(text(&a.identity.host), text(&b.identity.host))
@@ -238,6 +298,27 @@ mod tests {
         let mut names: Vec<&str> = timeline.processes.iter().map(Process::name).collect();
         names.sort_unstable();
         assert_eq!(names, ["client", "label", "program", "unknown process"]);
+    }
+
+    #[test]
+    fn the_runs_of_a_job_share_a_row_unless_they_overlap() {
+        let run = |from: f64, pid| {
+            hold(from, from + 2.0, pid, "main")
+                .map(|it| LockEvent { label: Some("job".into()), ..it })
+        };
+        let service = [(20.0, "x"), (21.0, "y")].map(|(from, thread)| {
+            hold(from, 30.0, 9, thread).map(|it| LockEvent { label: Some("job".into()), ..it })
+        });
+        let runs = [run(0.0, 1), run(2.0, 2), run(3.0, 3), run(5.0, 4)].concat();
+        let timeline = timeline(&[runs, service.concat()].concat());
+        let pids = |process: &Process| {
+            let all = [&process.identity].into_iter().chain(&process.later);
+            all.filter_map(|it| it.pid).collect::<Vec<_>>()
+        };
+        let found: Vec<_> = timeline.processes.iter().map(pids).collect();
+        assert_eq!(found, [vec![1, 2, 4], vec![3], vec![9]]);
+        let mark = Mark { at: 0.0, text: String::new(), host: None, pid: Some(4) };
+        assert!(timeline.processes[0].is_marked_by(&mark));
     }
 
     #[test]

@@ -28,11 +28,31 @@ pub(crate) struct Span {
     pub(crate) unfinished: bool,
 }
 
+/// Holds of one lock that no look saw, between two moments at which its client was seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Unseen {
+    pub(crate) lock: usize,
+    pub(crate) from: f64,
+    pub(crate) until: f64,
+    pub(crate) holds: u64,
+}
+
+impl Unseen {
+    /// Returns the number of holds per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.holds as f64 / (self.until - self.from).max(f64::MIN_POSITIVE)
+    }
+}
+
 /// A thread with its spans.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Actor {
     pub(crate) identity: Identity,
+    /// The processes that share the row, one after the other: those of a job of cron.
+    pub(crate) later_processes: Vec<Identity>,
     pub(crate) spans: Vec<Span>,
+    /// The holds of the thread's client, also those of its other threads.
+    pub(crate) unseen: Vec<Unseen>,
     /// The moments at which a holder noticed the loss of a hold that had ended before.
     pub(crate) noticed: Vec<f64>,
 }

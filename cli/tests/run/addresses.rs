@@ -106,7 +106,7 @@ fn a_server_may_have_a_socket_and_a_database() {
     assert!(exists(&server, "x"));
     assert_eq!(code_with(&["--url", &format!("{}?db=3", server.url())]), 0);
     let keys: String = server.ask(&["INFO", "keyspace"]);
-    assert!(keys.contains("db3:keys=1"), "{keys}");
+    assert!(keys.contains("db3:keys="), "{keys}");
 }
 
 /// A part of the password would be the host, and two services would exclude nobody.

@@ -14,6 +14,7 @@ use crate::events::{Events, Kind};
 use crate::inspect::info::WaitingInfo;
 use crate::inspect::query::Inspector;
 use crate::kind::rules::{KindRules, ListensTo, PermitRequest};
+use crate::local::Local;
 use crate::local::hold::HoldSettings;
 use crate::stats::{CallRecord, Series};
 use crate::transport::pool::Target;
@@ -37,7 +38,24 @@ pub(crate) struct SharedHandle {
 impl SharedHandle {
     pub(crate) fn new(engine: Arc<Engine>, name: String, kind: Kind) -> SharedHandle {
         let name: Arc<str> = name.into();
-        let context = engine.local(&name).map(|local| Arc::new(LockContext { engine, local }));
+        let local = engine.local(&name);
+        SharedHandle::of_local(engine, name, kind, local)
+    }
+
+    /// Returns the handle for the forced release of a lock of any kind, also of Redisson's.
+    pub(crate) fn of_any_lock(engine: Arc<Engine>, name: String) -> SharedHandle {
+        let name: Arc<str> = name.into();
+        let local = engine.local_of_any_lock(&name);
+        SharedHandle::of_local(engine, name, Kind::default(), local)
+    }
+
+    fn of_local(
+        engine: Arc<Engine>,
+        name: Arc<str>,
+        kind: Kind,
+        local: Result<Arc<Local>>,
+    ) -> SharedHandle {
+        let context = local.map(|local| Arc::new(LockContext { engine, local }));
         SharedHandle {
             name,
             context,

@@ -10,7 +10,7 @@ use crate::timeline::picture::scale::duration;
 use crate::timeline::picture::style::colour;
 use crate::timeline::picture::text::{shorten, width};
 use crate::timeline::rows::Row;
-use crate::timeline::spans::{Activity, Span};
+use crate::timeline::spans::{Activity, Span, Unseen};
 
 /// The least width of a hold and of a wait.
 const LEAST_HOLD: f64 = 2.0;
@@ -18,6 +18,9 @@ const LEAST_WAIT: f64 = 1.0;
 
 /// The height of a wait, as a part of that of a hold.
 const WAIT: f64 = 0.45;
+
+/// The least height of unseen holds, as a part of that of a hold.
+const LEAST_RATE: f64 = 0.15;
 
 /// The height of the strip that shows the lock of a lost hold.
 const STRIP: f64 = 3.0;
@@ -71,6 +74,24 @@ impl Painter<'_> {
         for &at in &row.noticed {
             let text = format!("The loss was noticed at {}", self.time(at));
             group = group.add(diamond(self.layout.scale.x(at), middle).add(tooltip(&text)));
+        }
+        group
+    }
+
+    /// Draws the holds that no look saw, below the others. Their height is their rate.
+    pub(crate) fn unseen(&self, mut group: Group, unseen: &[Unseen], place: &Place) -> Group {
+        let (middle, height) = self.lane(place, 0, 1);
+        for part in unseen {
+            let (left, right) = (self.layout.scale.x(part.from), self.layout.scale.x(part.until));
+            let share = (part.rate() / self.layout.highest_rate).max(LEAST_RATE);
+            let bar = Bar { left, right, middle, height }.thin(share);
+            let fill = format!("url(#merged{})", colour(part.lock));
+            let shape = bar.rect("unseen", LEAST_HOLD).set("fill", fill);
+            let (holds, name) = (part.holds as usize, &self.locks[part.lock]);
+            let holds = number(holds, "more hold", "more holds");
+            let (from, until) = (self.time(part.from), self.time(part.until));
+            let text = format!("{holds} of {name} from {from} to {until}, between two looks");
+            group = group.add(shape.add(tooltip(&text)));
         }
         group
     }

@@ -1,7 +1,7 @@
 //! [`Block`]: the shapes of a lane. Spans that are too short to be seen are merged.
 
 use crate::timeline::picture::scale::Scale;
-use crate::timeline::spans::{Activity, Span};
+use crate::timeline::spans::{Activity, Span, Unseen};
 
 /// The width below which a span is short, and the width of a gap that can be seen.
 const VISIBLE: f64 = 2.0;
@@ -81,6 +81,21 @@ pub(crate) fn merge(spans: &[Span], scale: &Scale) -> Vec<Block> {
         }
     }
     blocks
+}
+
+/// Returns the unseen holds in shapes that are wide enough to be seen.
+pub(crate) fn merge_unseen(unseen: &[Unseen], scale: &Scale) -> Vec<Unseen> {
+    let mut merged: Vec<Unseen> = Vec::new();
+    for next in unseen {
+        let is_short = |last: &&mut Unseen| {
+            last.lock == next.lock && scale.x(next.until) - scale.x(last.from) < 2.0 * VISIBLE
+        };
+        match merged.last_mut().filter(is_short) {
+            Some(last) => (last.until, last.holds) = (next.until, last.holds + next.holds),
+            None => merged.push(*next),
+        }
+    }
+    merged
 }
 
 /// Returns whether the span is merged into the block before it.
@@ -168,6 +183,17 @@ mod tests {
         let [lost] = lost[..] else { panic!("one lost block: {blocks:?}") };
         let (from, until) = lost.reach();
         assert!(from >= 20.0 && until < 24.0, "{lost:?}");
+    }
+
+    #[test]
+    fn unseen_holds_are_few_shapes_and_all_are_counted() {
+        let at = |number: u32| f64::from(number) / 100.0;
+        let part = |number| Unseen { lock: 0, from: at(number), until: at(number + 1), holds: 3 };
+        let merged = merge_unseen(&(0..100_000).map(part).collect::<Vec<_>>(), &scale());
+        assert!(merged.len() <= 260, "{}", merged.len());
+        assert_eq!(merged.iter().map(|it| it.holds).sum::<u64>(), 300_000);
+        let other = Unseen { lock: 1, ..part(1) };
+        assert_eq!(merge_unseen(&[part(0), other], &scale()), [part(0), other]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::timeline::picture::elements::text;
 use crate::timeline::picture::layout::{Layout, MARGIN, WIDTH};
 use crate::timeline::picture::scale::duration;
 use crate::timeline::picture::text::{clean, shorten};
-use crate::timeline::rows::{Row, Timeline};
+use crate::timeline::rows::{Process, Row, Timeline};
 use crate::timeline::spans::Activity;
 
 /// The height of the title and the summary.
@@ -61,9 +61,11 @@ fn title(timeline: &Timeline) -> String {
 pub(crate) fn summary(timeline: &Timeline) -> String {
     let lost = timeline.count(Activity::LostHold);
     let holds = timeline.count(Activity::Hold) + lost;
+    let processes = timeline.processes.iter().map(Process::count).sum();
+    let threads = timeline.processes.iter().map(|it| it.later.len() + it.rows.len()).sum();
     let mut parts = vec![
-        number(timeline.processes.len(), "process", "processes"),
-        number(timeline.rows().count(), "thread", "threads"),
+        number(processes, "process", "processes"),
+        number(threads, "thread", "threads"),
         number(holds, "hold", "holds"),
     ];
     // Waits for a lock without a queue are known by their number only.
@@ -107,7 +109,9 @@ fn counts(row: &Row) -> String {
     let holds = number(count(Activity::Hold) + lost, "hold", "holds");
     let waits = number(count(Activity::Wait), "wait", "waits");
     let lost = if lost > 0 { format!(", {lost} lost") } else { String::new() };
-    format!("{holds}{lost}, {} in all, {waits}", duration(held))
+    let unseen: u64 = row.unseen.iter().map(|part| part.holds).sum();
+    let unseen = if unseen > 0 { format!(", {unseen} more holds unseen") } else { String::new() };
+    format!("{holds}{lost}, {} in all{unseen}, {waits}", duration(held))
 }
 
 /// Returns a number with a noun.

@@ -97,9 +97,12 @@ pub(crate) fn nothing(layout: &Layout) -> Text {
     text("ink middle", middle, layout.plot.middle(), 14.0, sentence)
 }
 
-/// Returns the host and the process id.
+/// Returns the host, and the process id or the number of processes.
 fn detail(process: &Process, same_host: bool) -> String {
     let host = process.identity.host.clone().filter(|_| !same_host);
-    let pid = process.identity.pid.map(|pid| format!("pid {pid}"));
+    let pid = match process.count() {
+        1 => process.identity.pid.map(|pid| format!("pid {pid}")),
+        count => Some(format!("{count} processes")),
+    };
     host.into_iter().chain(pid).collect::<Vec<_>>().join(" ")
 }

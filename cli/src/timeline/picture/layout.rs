@@ -4,6 +4,7 @@ use crate::timeline::picture::blocks::{self, Block};
 use crate::timeline::picture::scale::Scale;
 use crate::timeline::picture::{head, labels, legend, marks};
 use crate::timeline::rows::{Process, Row, Timeline};
+use crate::timeline::spans::Unseen;
 
 /// The width of every picture.
 pub(crate) const WIDTH: f64 = 1000.0;
@@ -84,6 +85,9 @@ pub(crate) struct Layout {
     pub(crate) levels: Vec<Place>,
     /// The shapes of all lanes of all rows.
     pub(crate) lanes: Vec<Vec<Vec<Block>>>,
+    /// The unseen holds of all rows, and the most of them per second in one shape.
+    pub(crate) unseen: Vec<Vec<Unseen>>,
+    pub(crate) highest_rate: f64,
     /// The host, if all processes have the same.
     pub(crate) host: Option<String>,
 }
@@ -97,6 +101,9 @@ impl Layout {
         let scale = Scale::new(timeline.window, left, WIDTH - MARGIN - left);
         let lanes = lanes(timeline, &scale);
         let has_merged = lanes.iter().flatten().flatten().any(|it| matches!(it, Block::Many(_)));
+        let unseen: Vec<_> =
+            timeline.rows().map(|row| blocks::merge_unseen(&row.unseen, &scale)).collect();
+        let highest_rate = unseen.iter().flatten().map(Unseen::rate).fold(0.0, f64::max);
         let legend = legend::arrange(timeline, has_merged, head::HEIGHT);
         let flags = marks::arrange(timeline, &scale, legend::bottom(&legend, head::HEIGHT));
         let has_upper_axis = count >= TALL;
@@ -120,6 +127,8 @@ impl Layout {
             rows,
             levels,
             lanes,
+            unseen,
+            highest_rate,
             host,
         }
     }

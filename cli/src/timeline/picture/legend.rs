@@ -33,6 +33,7 @@ pub(crate) enum Sample {
     Wait,
     LostHold,
     MergedSpans,
+    Unseen,
     Notice,
     None,
 }
@@ -108,12 +109,14 @@ fn shapes(timeline: &Timeline, has_merged: bool) -> Vec<Entry> {
     let has = |activity| timeline.count(activity) > 0;
     let waits = has(Activity::Wait) || !timeline.levels.is_empty();
     let noticed = timeline.rows().any(|Row { noticed, .. }| !noticed.is_empty());
+    let unseen = timeline.rows().any(|Row { unseen, .. }| !unseen.is_empty());
     let entries = [
         (has(Activity::Hold), Sample::Hold, "holds the lock"),
         (waits, Sample::Wait, "waits"),
         (has(Activity::LostHold), Sample::LostHold, "hold lost at the cross: its lease ended"),
         (noticed, Sample::Notice, "holder noticed the loss"),
         (has_merged, Sample::MergedSpans, "many short holds and waits"),
+        (unseen, Sample::Unseen, "holds between two looks: the higher, the more per second"),
     ];
     let present = entries.into_iter().filter(|(is_present, ..)| *is_present);
     present.map(|(_, sample, text)| Entry::new(sample, text, WIDTH)).collect()
@@ -142,6 +145,7 @@ fn sample(group: Group, entry: &Entry, several: bool) -> Group {
         Sample::Hold => group.add(bar(fill, HEIGHT).set("rx", 2)),
         Sample::Wait => group.add(bar("wait", HEIGHT / 2.0).set("fill", pattern("wait"))),
         Sample::MergedSpans => group.add(bar("merged", HEIGHT).set("fill", pattern("merged"))),
+        Sample::Unseen => group.add(bar("unseen", HEIGHT / 2.0).set("fill", pattern("merged"))),
         Sample::Notice => group.add(diamond(x + SAMPLE / 2.0, y)),
         Sample::LostHold => {
             let bar = bar("lost-edge", HEIGHT).set("width", SAMPLE - 5.0);

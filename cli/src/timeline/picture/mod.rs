@@ -55,13 +55,13 @@ pub(crate) fn draw(timeline: &Timeline) -> Document {
 fn rows(timeline: &Timeline, layout: &Layout) -> Group {
     let mut group = Group::new();
     let painter = Painter { layout, locks: &timeline.locks };
-    let mut places = layout.rows.iter().zip(&layout.lanes);
+    let mut places = layout.rows.iter().zip(&layout.lanes).zip(&layout.unseen);
     for (process, place) in timeline.processes.iter().zip(&layout.processes) {
         group = group.add(labels::process(process, place, layout));
-        for (row, (place, lanes)) in process.rows.iter().zip(places.by_ref()) {
+        for (row, ((place, lanes), unseen)) in process.rows.iter().zip(places.by_ref()) {
             let label = labels::thread(row, place, layout);
-            let empty = Group::new().set("class", "row").add(label);
-            group = group.add(painter.row(empty, row, place, lanes));
+            let ground = painter.unseen(Group::new().set("class", "row").add(label), unseen, place);
+            group = group.add(painter.row(ground, row, place, lanes));
         }
     }
     if timeline.processes.is_empty() && timeline.levels.is_empty() {

@@ -70,6 +70,26 @@ fn each_thread_has_a_row_with_its_name() {
 }
 
 #[test]
+fn unseen_holds_are_drawn_with_the_height_of_their_rate() {
+    let seen = |at, holds| LockEvent { holds: Some(holds), ..of_thread(at, Acquired, 7, "x") };
+    let released = |at| of_thread(at, Released, 7, "x");
+    let events = [
+        seen(0.0, 1),
+        released(1.0),
+        seen(5.0, 41),
+        released(6.0),
+        seen(10.0, 21),
+        released(100.0),
+    ];
+    let picture = picture(&events);
+    let document = parse(&picture);
+    let height = |node: &Node<'_, '_>| number(node, "height");
+    let [_, many, few] = &of_class(&document, "unseen")[..] else { panic!("{picture}") };
+    assert!((height(few) / height(many) - 0.5).abs() < 0.01, "half as many per second");
+    assert!(text(many).contains("40 more holds of a from 1.00 s to 5.00 s"), "{}", text(many));
+}
+
+#[test]
 fn rows_do_not_overlap_and_are_within_the_picture() {
     for count in [2, 10, 50] {
         let picture = picture(&turns(count));
