@@ -31,17 +31,24 @@ pub(crate) struct NodeAddress {
     pub(crate) port: u16,
 }
 
+/// The words for a command or a key that a script may not use, up to Redis 7.0 and later.
+const FORBIDDEN_IN_SCRIPT: [&str; 2] = ["executing the script can't", "ACL failure in script"];
+
 const PERMISSIONS: &str = "docs/permissions.md lists the required permissions";
 
 impl Refusal {
     /// Reads an error reply.
     ///
     /// Redis before 7 wraps the error of a command inside a script, with its code in the middle of
-    /// the text; the wrapping is removed. Control characters become escapes: errors, logs and
-    /// terminals show the text.
+    /// the text; the wrapping is removed. A command that a script may not run has no code of its
+    /// own: it gets `NOPERM`, the code outside of scripts. Control characters become escapes:
+    /// errors, logs and terminals show the text.
     pub(crate) fn new(code: &str, detail: &str) -> Refusal {
         let inner = if code == "ERR" { unwrapped(detail) } else { None };
         let (code, detail) = inner.unwrap_or((code, detail));
+        let is_forbidden = |words: &&str| detail.contains(words);
+        let is_of_permissions = code == "ERR" && FORBIDDEN_IN_SCRIPT.iter().any(is_forbidden);
+        let code = if is_of_permissions { "NOPERM" } else { code };
         let [code, detail] = [code, detail].map(|text| without_controls(text).into_owned());
         Refusal { code, detail }
     }
@@ -77,8 +84,7 @@ impl Refusal {
             _ if self.detail.starts_with("unknown command") && has("SENTINEL") => {
                 (Final, "the server is no sentinel; see Builder::single")
             }
-            // Redis before 7 has no code for a command that a script may not run.
-            _ if has("executing the script can't") || has("ermission") => (Final, PERMISSIONS),
+            _ if has("ermission") => (Final, PERMISSIONS),
             _ => (Final, ""),
         }
     }

@@ -53,6 +53,12 @@ fn the_wrapping_of_an_error_inside_a_script_is_removed() {
     let uncoded = "Error running script (call to f_0a): @user_script:9: @user_script: 9: \
                    The user executing the script can't run this command";
     assert_eq!(Refusal::new("ERR", uncoded).detail, uncoded);
+    let of_redis_7 = "The user executing the script can't run this command or subcommand script: \
+                      0a, on @user_script:86.";
+    let of_redis_8 = "ACL failure in script: User w has no permissions to run the 'hget' command";
+    for uncoded in [uncoded, of_redis_7, of_redis_8] {
+        assert_eq!(Refusal::new("ERR", uncoded).code, "NOPERM");
+    }
     assert_eq!(Refusal::new("ERR", "a: -b c").detail, "a: -b c");
 }
 

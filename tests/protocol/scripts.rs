@@ -675,6 +675,15 @@ fn calls_that_are_joined_with_a_forbidden_one_are_repeated_alone() {
     assert_eq!(server.commandstats()["hset"], taken as u64, "every lock was taken once");
 }
 
+#[test]
+fn a_command_that_a_script_may_not_run_is_refused_with_the_code_of_permissions() {
+    let server = Server::start();
+    let client = restricted(&server, &["~*", "&*", "+@all", "-hincrby"]);
+    let error = client.lock("a").with_holder("job").lock().expect_err("a forbidden command");
+    assert_eq!(error.code(), Some("NOPERM"), "{error}");
+    assert!(error.to_string().contains("docs/permissions.md"), "{error}");
+}
+
 /// The release of a lock fails after the end of the hold, because its message is forbidden. The
 /// error says so, and the hold is not lost.
 #[test]
