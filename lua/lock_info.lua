@@ -1,7 +1,8 @@
 -- Describes locks, and for a search elections and semaphores too.
 -- KEYS: n the locks' hashes
--- ARGV: 1 `look`; `token`, which also reads the token counter; or `search`, which leaves out hashes
---   without an owner field and also reads the rest, 2 .. the name of each lock with its hash tag
+-- ARGV: 1 `look`; `token`, which also reads the token counter; or `any`, `hash` or `permits`, which
+--   leave out hashes without an owner field and also read the rest: `hash` of keys that are hashes,
+--   `permits` of keys that are none, 2 .. the name of each lock with its hash tag
 -- RETURNS: one list per lock, empty without a key: 1 the reply of PTTL, 2 the fields and values,
 --   none for a key that is no hash or is left out, 3 for a read-write lock one number per field:
 --   the ms left of the reader, -2 without a time-out key, -1 if that key has no expiry or cannot be
@@ -10,7 +11,10 @@
 --   the value of the record of a leader, or nothing, 8 for a search, if permits of a semaphore are
 --   in use: the reply of `semaphore_info` with holders, and 1 is -2 without the key
 -- Atomic: the parts of the description must be of one moment.
-local reads_token, searches = ARGV[1] ~= 'look', ARGV[1] == 'search'
+-- A server counts each command on a key of another type as an error, so `hash` and `permits` send
+-- none.
+local mode = ARGV[1]
+local reads_token, searches = mode ~= 'look', mode ~= 'look' and mode ~= 'token'
 
 -- Returns the reply, or nothing if the key has another type, or is on another node while its slot
 -- moves. Other errors end the script.
@@ -77,7 +81,8 @@ end
 local infos = {}
 for position, lock in ipairs(KEYS) do
   local name = ARGV[position + 1]
-  local fields = (not searches or has_owner(lock)) and read('hgetall', lock) or {}
+  local may_be_lock = not searches or mode ~= 'permits' and has_owner(lock)
+  local fields = may_be_lock and read('hgetall', lock) or {}
   local ttl = redis.call('pttl', lock)
   local info = ttl ~= -2 and { ttl, fields, reader_leases(fields, name) } or {}
   if reads_token and #fields > 0 then
@@ -90,7 +95,7 @@ for position, lock in ipairs(KEYS) do
     local leader = info[4] ~= '' and read('hmget', 'leasehold_leader:' .. name, 'owner', 'value')
     info[7] = leader and leader[1] and { leader[1], leader[2] or '' } or {}
   end
-  if searches and #fields == 0 then
+  if searches and mode ~= 'hash' and #fields == 0 then
     local permits = used_permits(lock, name)
     info = permits and { ttl, {}, {}, '', {}, {}, {}, permits } or info
   end

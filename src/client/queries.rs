@@ -42,7 +42,9 @@ impl Client {
     ///   characters, or is longer than 256 bytes.
     /// - [`is_closed`](crate::Error::is_closed) after [`close`](Client::close).
     /// - The iterator returns the errors of [`Lock::holder`](crate::Lock::holder). In a cluster the
-    ///   search goes on after a node that does not answer, and its error comes after all locks.
+    ///   search goes on after a node that does not answer, and its error comes after all locks. So
+    ///   does [`is_configuration`](crate::Error::is_configuration) of a client that is not
+    ///   configured for a cluster, and whose server is one of several nodes.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::iter::FusedIterator;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::info::LockInfo;
 use super::live::LiveSession;
 use super::lock_state::LockState;
 use super::pattern;
-use super::query::{self, ClientRecords, Inspector};
+use super::query::{self, ClientRecords, Inspector, Reading};
 use crate::command::client_record;
 use crate::command::name::Name;
 use crate::engine::Engine;
@@ -59,6 +60,8 @@ pub struct Locks {
     /// The number of pages that the next step reads. Each step doubles it.
     pages: usize,
     found: VecDeque<LockInfo>,
+    /// Whether the server may be one of several nodes, which the client does not know.
+    may_miss_nodes: bool,
     /// The errors to return after all locks.
     errors: VecDeque<Error>,
     /// The keys of all locks that were found. A scan may return a key several times.
@@ -71,16 +74,9 @@ pub struct Locks {
 #[derive(Clone, Copy, Debug)]
 struct Scan {
     server: Target,
-    sought: Sought,
-}
-
-/// The type of the keys that a scan looks at.
-#[derive(Clone, Copy, Debug)]
-enum Sought {
-    /// The hashes of locks.
-    Hashes,
-    /// The expiries of permits. Few keys are sorted sets; any string may be a number of permits.
-    Expiries,
+    /// Whether the expiries of permits are sought, and not the hashes of locks. Few keys are sorted
+    /// sets; any string may be a number of permits.
+    for_permits: bool,
 }
 
 impl fmt::Debug for Locks {
@@ -95,6 +91,9 @@ impl Iterator for Locks {
     fn next(&mut self) -> Option<Result<LockInfo>> {
         while self.found.is_empty() {
             if self.scans.is_empty() {
+                if mem::take(&mut self.may_miss_nodes) && self.errors.is_empty() {
+                    self.errors.extend(self.missed_nodes().err());
+                }
                 return self.errors.pop_front().map(Err);
             }
             self.read_ahead();
@@ -113,8 +112,8 @@ impl Locks {
         let limit = engine.limit(engine.response_limit());
         engine.wait_until_ready(&limit)?;
         let servers = Inspector::new(&engine, &limit).targets().into_iter();
-        let both =
-            |server| [Sought::Hashes, Sought::Expiries].map(|sought| Scan { server, sought });
+        let both = |server| [false, true].map(|for_permits| Scan { server, for_permits });
+        let may_miss_nodes = !engine.is_cluster();
         Ok(Locks {
             scans: servers.flat_map(both).collect(),
             session: LiveSession::open(&engine),
@@ -122,6 +121,7 @@ impl Locks {
             pattern,
             cursor: BEGIN.to_vec(),
             pages: 1,
+            may_miss_nodes,
             found: VecDeque::new(),
             errors: VecDeque::new(),
             found_keys: HashSet::default(),
@@ -170,8 +170,9 @@ impl Locks {
         let limit = engine.limit(engine.response_limit());
         let inspector = Inspector::new(&engine, &limit);
         let keys = self.scan(&inspector, scan)?;
-        let names = self.new_names(keys, scan.sought);
-        let states = inspector.describe(&names);
+        let names = self.new_names(keys, scan);
+        let reading = if scan.for_permits { Reading::Permits } else { Reading::Hash };
+        let states = inspector.describe(&names, reading);
         let mut locks = Vec::new();
         for (name, state) in names.into_iter().zip(states) {
             let state = self.known(state)?.flatten();
@@ -189,6 +190,29 @@ impl Locks {
         let people = found.iter_mut().flat_map(LockInfo::people);
         inspector.add_records(&mut self.records, people)?;
         Ok(found)
+    }
+
+    /// Fails if the server is one of several nodes of a cluster, which refuses no search for the keys
+    /// of the others. For a client that is not configured for a cluster.
+    fn missed_nodes(&self) -> Result<()> {
+        let limit = self.engine.limit(self.engine.response_limit());
+        let inspector = Inspector::new(&self.engine, &limit);
+        let hello = inspector.ask(Call::command(&[b"HELLO"]), Target::Any)?;
+        if hello.field("mode").and_then(Reply::text) != Some(b"cluster") {
+            return Ok(());
+        }
+        let ranges = inspector.ask(Call::command(&[b"CLUSTER", b"SLOTS"]), Target::Any)?;
+        let mut masters = BTreeSet::new();
+        for range in ranges.into_list()? {
+            // The first and the last slot, the master, the replicas.
+            masters.extend(range.into_list()?.into_iter().nth(2).map(|it| format!("{it:?}")));
+        }
+        if masters.len() < 2 {
+            return Ok(());
+        }
+        let text = "the server is one node of a cluster, and only its locks were found; use \
+                    Builder::cluster";
+        Err(Error::configuration(text))
     }
 
     /// Returns a fact about one lock, or `None` if the node of its slot did not answer.
@@ -213,9 +237,10 @@ impl Locks {
 
     /// Returns the next keys of a server.
     fn scan(&mut self, inspector: &Inspector<'_>, scan: Scan) -> Result<Vec<Vec<u8>>> {
-        let (pattern, of_type): (&[u8], &[u8]) = match scan.sought {
-            Sought::Hashes => (self.pattern.as_bytes(), b"hash"),
-            Sought::Expiries => (b"*:timeout", b"zset"),
+        let (pattern, of_type): (&[u8], &[u8]) = if scan.for_permits {
+            (b"*:timeout", b"zset")
+        } else {
+            (self.pattern.as_bytes(), b"hash")
         };
         let parts: [&[u8]; 8] =
             [b"SCAN", &self.cursor, b"MATCH", pattern, b"COUNT", PAGE, b"TYPE", of_type];
@@ -227,16 +252,15 @@ impl Locks {
     }
 
     /// Returns the names of those keys that may be locks and were not found before.
-    fn new_names(&self, keys: Vec<Vec<u8>>, sought: Sought) -> Vec<Name> {
+    fn new_names(&self, keys: Vec<Vec<u8>>, scan: Scan) -> Vec<Name> {
         let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
-        let keys: BTreeSet<_> = match sought {
-            Sought::Hashes => keys.collect(),
-            Sought::Expiries => {
-                let keys: Vec<_> = keys.collect();
-                let semaphores = keys.iter().flat_map(|key| Name::keys_of_expiries(key));
-                let wanted = semaphores.filter(|key| pattern::matches(&self.pattern, key));
-                wanted.map(str::to_owned).collect()
-            }
+        let keys: BTreeSet<_> = if scan.for_permits {
+            let keys: Vec<_> = keys.collect();
+            let semaphores = keys.iter().flat_map(|key| Name::keys_of_expiries(key));
+            let wanted = semaphores.filter(|key| pattern::matches(&self.pattern, key));
+            wanted.map(str::to_owned).collect()
+        } else {
+            keys.collect()
         };
         let is_new = |key: &String| !client_record::is_key(key) && !self.found_keys.contains(key);
         let prefix = self.engine.name_prefix();

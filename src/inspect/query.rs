@@ -86,13 +86,17 @@ pub(crate) struct Inspector<'a> {
 
 /// The data of each lock that a script call reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reading {
+pub(super) enum Reading {
     /// The holders of a lock with a known name.
     Look,
     /// Also the token counter.
     LookWithToken,
-    /// Everything, unless the hash is not that of a lock.
-    Search,
+    /// Everything, unless the key is neither that of a lock nor that of a semaphore.
+    Any,
+    /// The same for keys that are hashes.
+    Hash,
+    /// The same for keys that are those of semaphores, if they exist.
+    Permits,
 }
 
 impl<'a> Inspector<'a> {
@@ -221,7 +225,7 @@ impl<'a> Inspector<'a> {
     ///
     /// One round trip.
     pub(crate) fn to_force(&self, name: &Name, target: Target) -> Result<Option<LockToForce>> {
-        let (asked, call) = (self.engine.asks_now(), describe_call([name], Reading::Search));
+        let (asked, call) = (self.engine.asks_now(), describe_call([name], Reading::Any));
         let reply = self.engine.router.call(call, target, self.limit)?;
         let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?.flatten();
         self.lose_absent(asked, name, state.as_ref());
@@ -237,10 +241,14 @@ impl<'a> Inspector<'a> {
     ///
     /// One round trip. Locks in one slot share a script call. If the server refuses such a call
     /// because of a key, each of its locks gets a call, in one more round trip.
-    pub(super) fn describe(&self, names: &[Name]) -> Vec<Result<Option<LockState>>> {
+    pub(super) fn describe(
+        &self,
+        names: &[Name],
+        reading: Reading,
+    ) -> Vec<Result<Option<LockState>>> {
         let (asked, batches) = (self.engine.asks_now(), self.batches(names));
-        let queued = self.queue_batches(names, &batches, Target::Any);
-        self.receive(names, &batches, queued, asked, &self.brief())
+        let queued = self.queue_batches((names, reading), &batches, Target::Any);
+        self.receive((names, reading), &batches, queued, asked, &self.brief())
     }
 
     /// Describes locks, and counts the processes that wait for each. One round trip.
@@ -252,7 +260,8 @@ impl<'a> Inspector<'a> {
         first: Target,
     ) -> Vec<Result<Option<(LockState, u64)>>> {
         let (asked, batches) = (self.engine.asks_now(), self.batches(names));
-        let queued = self.queue_batches(names, &batches, first);
+        let described = (names, Reading::Any);
+        let queued = self.queue_batches(described, &batches, first);
         let same = Target::prefer(queued.first().map(|routed| routed.connection));
         let channels: Vec<_> = names.iter().map(Name::channels_of_waiters).collect();
         let subscribers = self.queue_subscribers(channels.as_flattened(), same);
@@ -263,7 +272,7 @@ impl<'a> Inspector<'a> {
             }
         }
         let at_silent = self.limit_at_silent(queued.iter().map(|routed| routed.connection.node));
-        let states = self.receive(names, &batches, queued, asked, &at_silent);
+        let states = self.receive(described, &batches, queued, asked, &at_silent);
         let counts = self.count_subscribers(subscribers, channels.as_flattened().len(), &at_silent);
         let mut counts = counts.into_iter();
         let counted = names.iter().zip(channels).zip(states).map(|((name, channels), state)| {
@@ -286,19 +295,18 @@ impl<'a> Inspector<'a> {
 
     fn queue_batches(
         &self,
-        names: &[Name],
+        (names, reading): (&[Name], Reading),
         batches: &[Vec<usize>],
         first: Target,
     ) -> Vec<RoutedCall> {
-        let call =
-            |batch: &Vec<usize>| describe_call(batch.iter().map(|at| &names[*at]), Reading::Search);
+        let call = |batch: &Vec<usize>| describe_call(batch.iter().map(|at| &names[*at]), reading);
         self.queue_all(batches.iter().map(call), first)
     }
 
     /// Waits for the descriptions, and returns them in the order of the names.
     fn receive(
         &self,
-        names: &[Name],
+        (names, reading): (&[Name], Reading),
         batches: &[Vec<usize>],
         queued: Vec<RoutedCall>,
         asked: Asked,
@@ -318,7 +326,7 @@ impl<'a> Inspector<'a> {
                 outcome => read_states(batch, outcome, &mut states),
             }
         }
-        let again = refused.iter().map(|at| describe_call([&names[*at]], Reading::Search));
+        let again = refused.iter().map(|at| describe_call([&names[*at]], reading));
         for (at, outcome) in refused.iter().zip(self.ask_all(again, self.limit)) {
             read_states(&[*at], outcome, &mut states);
         }
@@ -499,7 +507,9 @@ fn describe_call<'n>(
     let reading: &[u8] = match reading {
         Reading::Look => b"look",
         Reading::LookWithToken => b"token",
-        Reading::Search => b"search",
+        Reading::Any => b"any",
+        Reading::Hash => b"hash",
+        Reading::Permits => b"permits",
     };
     let tagged: Vec<_> = names.clone().map(Name::tagged).collect();
     let keys = names.map(|name| name.key().as_bytes());

@@ -94,6 +94,22 @@ fn keys_that_are_no_lock_are_left_out() {
     assert_eq!(stage.names("*"), [""; 0]);
 }
 
+/// Monitoring counts the errors of a server, and `top` searches once a second.
+#[test]
+fn a_search_among_keys_of_other_programs_causes_no_error_on_the_server() {
+    let stage = stage();
+    stage.hash("user:1", &["name", "Ann"]);
+    stage.hash("user:2", &["name", "Bob"]);
+    stage.server.ask::<()>(&["SET", "text", "1"]);
+    stage.server.ask::<()>(&["ZADD", "set:timeout", "1", "x"]);
+    let _held = stage.holding.lock("a").lock().expect("free");
+    let _permit = stage.holding.semaphore("jobs").with_permits(2).acquire().expect("free");
+    stage.server.ask::<()>(&["CONFIG", "RESETSTAT"]);
+    assert_eq!(stage.names("*"), ["a", "jobs"]);
+    let errors: String = stage.server.ask(&["INFO", "errorstats"]);
+    assert!(!errors.contains("WRONGTYPE"), "{errors}");
+}
+
 /// Redisson takes names whose braces are no hash tag; leasehold refuses to lock them.
 #[test]
 fn locks_with_names_that_only_redisson_takes_are_found() {

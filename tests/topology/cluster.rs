@@ -427,6 +427,24 @@ fn a_client_follows_a_planned_fail_over() {
 }
 
 #[test]
+fn a_search_at_one_node_alone_tells_that_others_are_missing() {
+    let search = |node: &Server| {
+        let client = Client::builder().single(node.url()).build().expect("a node");
+        client.locks("*").expect("a pattern").collect::<Vec<_>>()
+    };
+    let cluster = Cluster::start(3, 0);
+    let held = client(&cluster).lock("a").lock_owned().expect("free");
+    for node in cluster.nodes() {
+        let mut found = search(node);
+        let error = found.pop().expect("an error").expect_err("two nodes are missing");
+        assert!(error.is_configuration() && error.to_string().contains("Builder::cluster"));
+        assert_eq!(found.len(), usize::from(std::ptr::eq(node, cluster.owner_of("a"))));
+    }
+    drop(held);
+    assert!(search(&Cluster::start(1, 0).nodes()[0]).is_empty(), "the node has all slots");
+}
+
+#[test]
 fn a_cluster_is_found_by_any_running_node_and_a_single_server_is_an_error() {
     let cluster = Cluster::start(3, 0);
     let dead = format!("redis://127.0.0.1:{}/", free_port());
