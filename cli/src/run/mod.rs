@@ -51,14 +51,22 @@ use terminal::JobControl;
 /// Runs the command under the lock. Returns the exit code of the program.
 pub(crate) fn run(server: &Server, args: &RunArgs) -> Result<ExitCode> {
     let program = Program::find(&args.command)?;
+    let (listener, releases) = outcome::releases();
     let builder = lock::settings(server.builder()?, args).label(program.label());
+    let builder = builder.events(listener);
     let signals = Signals::catch()?;
     let client = builder.build_lazily()?;
-    let result = take_and_run(&client, args, &program, signals);
-    match &result {
+    let mut result = take_and_run(&client, args, &program, signals);
+    match &mut result {
         Ok(outcome) if outcome.is_confirmed() => client.close(),
         // Waits for the release as `close` does, and not for threads that a silent server delays.
-        _ => drop(client),
+        Ok(outcome) => {
+            drop(client);
+            if releases.was_released() {
+                outcome.confirm();
+            }
+        }
+        Err(_) => drop(client),
     }
     Ok(result?.report())
 }

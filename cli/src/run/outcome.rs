@@ -1,8 +1,10 @@
 //! From the end of the command to the exit code.
 
 use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
-use leasehold::{Error, LostReason};
+use leasehold::{Error, Events, LostReason, Released};
 use rustix::process::WaitStatus;
 
 use super::kinds::Held;
@@ -12,6 +14,33 @@ use crate::failure::{Code, Failure, Result, print_note};
 
 /// The exit code for signal number 0; that of signal N is higher by N.
 pub(super) const SIGNALLED: i32 = 128;
+
+/// How long the last event of a client may take to its listener.
+const LAST_EVENT: Duration = Duration::from_millis(250);
+
+/// Returns the listener of the client, and what it hears.
+pub(super) fn releases() -> (impl Events, Releases) {
+    let (sender, receiver) = channel();
+    (Listener(sender), Releases(receiver))
+}
+
+struct Listener(Sender<bool>);
+
+impl Events for Listener {
+    fn released(&self, event: &Released) {
+        let _ = self.0.send(event.error.is_none());
+    }
+}
+
+/// The ends of releases, which the client repeats without an answer.
+pub(super) struct Releases(Receiver<bool>);
+
+impl Releases {
+    /// Returns whether the hold was released, for a client that has ended.
+    pub(super) fn was_released(&self) -> bool {
+        self.0.recv_timeout(LAST_EVENT).unwrap_or(false)
+    }
+}
 
 /// An exit code that is no failure of `leasehold`.
 pub(super) struct Outcome {
@@ -42,6 +71,11 @@ impl Outcome {
     /// Returns whether the server has confirmed the release.
     pub(super) fn is_confirmed(&self) -> bool {
         self.unconfirmed.is_none()
+    }
+
+    /// Notes that the client has repeated the release with success.
+    pub(super) fn confirm(&mut self) {
+        self.unconfirmed = None;
     }
 
     /// Tells about a release that is not confirmed, and returns the exit code.

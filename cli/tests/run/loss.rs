@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Server, eventually, exists};
-use crate::program::{Running, TRAPPING, UNTIL_INPUT, code_of};
+use crate::command::leasehold;
+use crate::harness::{Proxy, Server, eventually, exists};
+use crate::program::{Running, TRAPPING, UNTIL_INPUT, code_of, group_ends};
 
 /// The time from TERM to KILL.
 const GRACE: Duration = Duration::from_secs(5);
@@ -131,4 +132,26 @@ fn a_release_without_an_answer_keeps_the_code_of_the_command_and_is_reported() {
     let end = running.finish();
     assert_eq!(end.code(), 5, "{end:?}");
     assert!(end.one_error().contains("the release is not confirmed"), "{end:?}");
+}
+
+/// As in a fail-over during the end of the command: the client repeats the release.
+#[test]
+fn a_release_that_a_later_attempt_confirms_is_not_reported() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let mut command = leasehold();
+    command.env("LEASEHOLD_URL", proxy.url());
+    command.args(["run", "x", "--", "sh", "-c", UNTIL_INPUT]);
+    let mut running = Running::start(command);
+    running.group();
+    let refused = proxy.stats().refused;
+    proxy.refuse();
+    proxy.kill_all();
+    running.end_input();
+    group_ends(running.group_id());
+    proxy.wait_until("the release fails", |stats| stats.refused > refused + 1);
+    proxy.heal();
+    let end = running.end();
+    assert_eq!((end.code(), &*end.errors), (5, ""), "{end:?}");
+    assert!(!exists(&server, "x"));
 }
