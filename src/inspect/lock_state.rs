@@ -256,7 +256,10 @@ impl LockState {
             if has_holds && unexplained == 0 {
                 continue;
             }
-            holders.push(self.holder(field, field.id()).with_count(unexplained));
+            holders.push(
+                self.with_times(HolderInfo::new(&field.text, field.id()), field)
+                    .with_count(unexplained),
+            );
         }
         holders
     }
@@ -264,14 +267,16 @@ impl LockState {
     /// Returns the holder that has released the lock before its minimum, which keeps it taken.
     pub(super) fn former_holder(&self) -> Option<HolderInfo> {
         self.fields.iter().find_map(|field| match field.role {
-            FieldRole::MinHold(id) => Some(self.holder(field, Some(id))),
+            FieldRole::MinHold(id) => {
+                let owner = field.text.trim_end_matches(":min_hold");
+                Some(self.with_times(HolderInfo::new(owner, Some(id)), field))
+            }
             _ => None,
         })
     }
 
-    /// Returns the holder with this field, without its count.
-    fn holder(&self, field: &LockField, id: Option<OwnerField>) -> HolderInfo {
-        let holder = HolderInfo::new(&field.text, id);
+    /// Adds the times of the hold with this field.
+    fn with_times(&self, holder: HolderInfo, field: &LockField) -> HolderInfo {
         let holder = match field.told_kind() {
             // The number is that of the place in the queue, and so of the beginning of a wait.
             Some(Kind::Fair) => holder.with_since(None),

@@ -65,6 +65,9 @@ pub(crate) struct LockEvent {
     /// Such an event has no owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) processes: Option<u64>,
+    /// The end of the minimum; with `kept`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) until: Option<f64>,
     /// The text of a mark, or the error of an outage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
@@ -78,6 +81,8 @@ pub(crate) enum Happening {
     Acquired,
     /// A holder no longer has the lock, and its lease had not ended: a release, or force.
     Released,
+    /// A holder released the lock before its minimum, which keeps the lock taken without a holder.
+    Kept,
     /// The lease of a holder ended: the holder died, stopped, was cut off, or had no renewal.
     Expired,
     /// The holder itself noticed the loss of its lock. Looks at a server never see this.

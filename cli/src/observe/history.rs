@@ -42,6 +42,8 @@ pub(super) struct History {
     name: String,
     kind: String,
     holds: VecDeque<Span>,
+    /// The former holder whose minimum keeps the lock taken.
+    former_holder: Option<Caller>,
     queue: VecDeque<Span>,
     processes: u64,
     /// The time of the first of the looks that saw the lock free, since it was held.
@@ -124,6 +126,8 @@ impl History {
     ) -> Vec<LockEvent> {
         let holder = self.holder();
         let mut events = self.holds(lock, moment);
+        let former_holder = lock.and_then(|lock| lock.former_holder.as_ref());
+        events.extend(self.minimum(former_holder, moment));
         match lock {
             Some(lock) => {
                 self.free_since = None;
@@ -175,6 +179,14 @@ impl History {
             self.counts.retain(|client, _| holders.contains(client));
         }
         events
+    }
+
+    /// Returns the event for a lock that a minimum keeps taken since this look.
+    fn minimum(&mut self, former: Option<&Caller>, moment: &Moment) -> Option<LockEvent> {
+        let before = mem::replace(&mut self.former_holder, former.cloned());
+        let former = former.filter(|it| before.is_none_or(|before| !before.is(it)))?;
+        let event = self.event(Happening::Kept, moment.begun, former);
+        Some(LockEvent { until: moment.lease_end(former), ..event })
     }
 
     /// Compares the holders with the known holds, and keeps those holds that go on.

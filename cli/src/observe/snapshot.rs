@@ -23,6 +23,8 @@ pub(crate) struct LockSnapshot {
     pub(crate) name: String,
     pub(crate) kind: String,
     pub(crate) holders: Vec<Caller>,
+    /// The former holder whose minimum keeps the lock taken.
+    pub(crate) former_holder: Option<Caller>,
     /// The waiting callers, for kinds with a queue on the server.
     pub(crate) queue: Vec<Caller>,
     /// The number of waiting processes, for the other kinds.
@@ -90,6 +92,7 @@ impl LockSnapshot {
             name: lock.name().to_owned(),
             kind: lock.kind().to_owned(),
             holders: holders.map(Caller::of).collect(),
+            former_holder: lock.former_holder().map(Caller::of),
             queue: queue.iter().map(Caller::of).collect(),
             processes: if queue.is_empty() { lock.waiting().processes() } else { 0 },
             token: lock.token(),

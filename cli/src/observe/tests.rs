@@ -63,6 +63,21 @@ fn the_first_look_tells_the_present_state() {
 }
 
 #[test]
+fn a_minimum_that_keeps_the_lock_is_told_once() {
+    let held = lock("lock", &[live("x", 1, 0.0)]);
+    let kept = |left| {
+        let former = Caller { remaining: Some(left), ..caller("x") };
+        LockSnapshot { former_holder: Some(former), ..free("lock") }
+    };
+    let looks = [look(1.0, &[held]), look(2.0, &[kept(5.0)]), look(3.0, &[kept(4.0)])];
+    let expected = [told(2.0, Happening::Released, "x"), told(2.0, Happening::Kept, "x")];
+    assert_eq!(last(&looks[..2]), expected);
+    assert_eq!(events(&looks[..2])[1].until, Some(T + 7.0));
+    assert!(last(&looks).is_empty());
+    assert!(last(&[&looks[..], &[look(4.0, &[])]].concat()).is_empty());
+}
+
+#[test]
 fn equal_looks_tell_nothing() {
     let held = lock("lock", &[live("x", 1, 0.0)]);
     let renewed = Caller { remaining: Some(29.0), ..live("x", 1, 0.000_4) };

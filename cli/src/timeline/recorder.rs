@@ -68,6 +68,7 @@ impl Recorder {
             Happening::Acquired => self.acquire(event),
             Happening::Left | Happening::Gone => self.end_wait(event),
             Happening::Released => self.end_hold(event, Activity::Hold),
+            Happening::Kept => self.keep(event),
             Happening::Expired => self.end_hold(event, Activity::LostHold),
             Happening::Lost => self.lose(event),
             // The directory has read its facts.
@@ -158,6 +159,15 @@ impl Recorder {
         self.end(&open, activity, event.at, false);
     }
 
+    /// Notes the minimum of a hold that has ended, which ends by itself.
+    fn keep(&mut self, event: &LockEvent) {
+        let (actor, (lock, _)) = self.locate(event);
+        let activity = Activity::Kept;
+        let open = Open { actor, lock, activity, from: event.at, begun_before: event.present };
+        let until = event.until.unwrap_or(event.at);
+        self.end(&open, activity, until, until > self.window.until);
+    }
+
     /// The holder noticed the loss: it ends the hold, unless the hold has ended before.
     fn lose(&mut self, event: &LockEvent) {
         let (actor, key) = self.locate(event);
@@ -170,7 +180,7 @@ impl Recorder {
 
     fn end(&mut self, open: &Open, activity: Activity, at: f64, unfinished: bool) {
         let window = self.window;
-        if at < window.from {
+        if at < window.from || open.from > window.until {
             return;
         }
         self.recorded.actors[open.actor].spans.push(Span {

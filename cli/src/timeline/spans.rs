@@ -12,6 +12,14 @@ pub(crate) enum Activity {
     Hold,
     /// A hold whose lease ended before its release.
     LostHold,
+    /// No hold: the minimum of the hold before keeps the lock taken.
+    Kept,
+}
+
+impl Activity {
+    pub(crate) fn is_hold(self) -> bool {
+        matches!(self, Activity::Hold | Activity::LostHold)
+    }
 }
 
 /// A hold or a wait of one thread. Times are in seconds since 1970.

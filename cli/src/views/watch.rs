@@ -70,6 +70,7 @@ pub(crate) fn word(event: &LockEvent) -> (&'static str, u8) {
         Happening::Acquired if event.present => ("held", 32),
         Happening::Acquired => ("acquired", 32),
         Happening::Released => ("released", 36),
+        Happening::Kept => ("kept", 36),
         Happening::Expired => ("expired", 31),
         Happening::Lost => ("lost", 31),
         Happening::Waiting => ("waiting", 33),
@@ -102,6 +103,7 @@ pub(crate) fn facts(event: &LockEvent) -> String {
     let facts = [
         span("for", age),
         span("held", event.held),
+        span("for another", event.until.map(|until| until - event.at)),
         span("waited", event.waited),
         event.handed_off.then(|| "handed off in its process".to_owned()),
         missed.map(|count| format!("{count} holds in between")),

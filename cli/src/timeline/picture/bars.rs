@@ -19,6 +19,9 @@ const LEAST_WAIT: f64 = 1.0;
 /// The height of a wait, as a part of that of a hold.
 const WAIT: f64 = 0.45;
 
+/// The height of a minimum, as a part of that of a hold.
+const KEPT: f64 = 0.2;
+
 /// The least height of unseen holds, as a part of that of a hold.
 const LEAST_RATE: f64 = 0.15;
 
@@ -117,6 +120,7 @@ impl Painter<'_> {
                 Activity::Wait => self.wait(group, span, &bar),
                 Activity::Hold => self.hold(group, span, &bar),
                 Activity::LostHold => self.lost(group, span, &bar),
+                Activity::Kept => self.kept(group, span, &bar),
             },
         }
     }
@@ -136,6 +140,14 @@ impl Painter<'_> {
         let shape = bar.rect(&class, LEAST_HOLD).set("rx", 2).add(tooltip(&self.held(span)));
         let group = self.ends(group.add(shape), span, bar, &class);
         self.name(group, span, bar, &format!("on{number}"))
+    }
+
+    fn kept(&self, group: Group, span: &Span, bar: &Bar) -> Group {
+        let class = format!("lock{} kept", colour(span.lock));
+        let shape = bar.thin(KEPT).rect(&class, LEAST_WAIT);
+        let (name, kept) = (&self.locks[span.lock], duration(span.until - span.from));
+        let text = format!("A minimum kept {name} for {kept}, from {}", self.time(span.from));
+        group.add(shape.add(tooltip(&text)))
     }
 
     fn lost(&self, group: Group, span: &Span, bar: &Bar) -> Group {

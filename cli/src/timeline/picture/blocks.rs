@@ -64,8 +64,9 @@ impl MergedSpans {
             Activity::Wait => self.waits += 1,
             Activity::Hold => self.holds += 1,
             Activity::LostHold => self.lost += 1,
+            Activity::Kept => {}
         }
-        if span.activity != Activity::Wait {
+        if span.activity.is_hold() {
             self.held += span.until - span.from;
         }
     }

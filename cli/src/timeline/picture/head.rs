@@ -103,7 +103,7 @@ fn utc(time: f64) -> String {
 
 fn counts(row: &Row) -> String {
     let count = |activity| row.spans().filter(|span| span.activity == activity).count();
-    let held = row.spans().filter(|span| span.activity != Activity::Wait);
+    let held = row.spans().filter(|span| span.activity.is_hold());
     let held: f64 = held.map(|span| span.until - span.from).sum();
     let lost = count(Activity::LostHold);
     let holds = number(count(Activity::Hold) + lost, "hold", "holds");

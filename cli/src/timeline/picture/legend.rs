@@ -34,6 +34,7 @@ pub(crate) enum Sample {
     LostHold,
     MergedSpans,
     Unseen,
+    Kept,
     Notice,
     None,
 }
@@ -112,6 +113,7 @@ fn shapes(timeline: &Timeline, has_merged: bool) -> Vec<Entry> {
     let unseen = timeline.rows().any(|Row { unseen, .. }| !unseen.is_empty());
     let entries = [
         (has(Activity::Hold), Sample::Hold, "holds the lock"),
+        (has(Activity::Kept), Sample::Kept, "minimum of a hold that has ended"),
         (waits, Sample::Wait, "waits"),
         (has(Activity::LostHold), Sample::LostHold, "hold lost at the cross: its lease ended"),
         (noticed, Sample::Notice, "holder noticed the loss"),
@@ -146,6 +148,7 @@ fn sample(group: Group, entry: &Entry, several: bool) -> Group {
         Sample::Wait => group.add(bar("wait", HEIGHT / 2.0).set("fill", pattern("wait"))),
         Sample::MergedSpans => group.add(bar("merged", HEIGHT).set("fill", pattern("merged"))),
         Sample::Unseen => group.add(bar("unseen", HEIGHT / 2.0).set("fill", pattern("merged"))),
+        Sample::Kept => group.add(bar(fill, HEIGHT * 0.2)),
         Sample::Notice => group.add(diamond(x + SAMPLE / 2.0, y)),
         Sample::LostHold => {
             let bar = bar("lost-edge", HEIGHT).set("width", SAMPLE - 5.0);

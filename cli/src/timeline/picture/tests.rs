@@ -1,6 +1,6 @@
 //! Pictures of events that tests make: well-formed, complete, small, and without overlaps.
 
-use Happening::{Acquired, Expired, Lost, Mark, Released, Waiting};
+use Happening::{Acquired, Expired, Kept, Lost, Mark, Released, Waiting};
 use roxmltree::{Document, Node};
 
 use crate::observe::event::{Happening, LockEvent};
@@ -67,6 +67,19 @@ fn each_thread_has_a_row_with_its_name() {
         let names: String = of_class(&document, "muted").iter().map(text).collect();
         assert!((0..count).all(|pid| names.contains(&format!("pid {pid}"))), "{names}");
     }
+}
+
+#[test]
+fn the_minimum_of_an_ended_hold_is_drawn_in_its_row() {
+    let [acquired, released] = hold(0.0, 1.0, 7, "x");
+    let kept = LockEvent { until: Some(40.0), ..of_thread(1.0, Kept, 7, "x") };
+    let later = hold(50.0, 60.0, 8, "x");
+    let picture = picture(&[&[acquired, released, kept][..], &later].concat());
+    let document = parse(&picture);
+    let [bar] = of_class(&document, "kept")[..] else { panic!("{picture}") };
+    assert!(text(&bar).contains("A minimum kept a for 39.00 s, from 1.00 s"), "{}", text(&bar));
+    assert!(picture.contains("minimum of a hold that has ended"));
+    assert!(picture.contains("2 processes, 2 threads, 2 holds"), "{picture}");
 }
 
 #[test]

@@ -115,9 +115,11 @@ fn event_line(event: &LockEvent, theme: Theme) -> Line<'static> {
         Happening::Acquired => theme.strong(),
         Happening::Waiting => theme.notice(),
         Happening::Expired | Happening::Lost | Happening::Outage => theme.alarm(),
-        Happening::Released | Happening::Left | Happening::Gone | Happening::Identified => {
-            theme.faint()
-        }
+        Happening::Released
+        | Happening::Kept
+        | Happening::Left
+        | Happening::Gone
+        | Happening::Identified => theme.faint(),
         Happening::Recovered | Happening::Mark => theme.title(),
     };
     let word = format!("{:8}", watch::word(event).0);
