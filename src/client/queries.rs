@@ -39,7 +39,7 @@ impl Client {
     ///
     /// # Errors
     /// - [`is_configuration`](crate::Error::is_configuration) if the pattern is empty, has control
-    ///   characters, or is longer than 256 bytes.
+    ///   characters or a `[` without a `]`, or is longer than 256 bytes.
     /// - [`is_closed`](crate::Error::is_closed) after [`close`](Client::close).
     /// - The iterator returns the errors of [`Lock::holder`](crate::Lock::holder). In a cluster the
     ///   search goes on after a node that does not answer, and its error comes after all locks. So

@@ -53,6 +53,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// [`is_not_replicated`](Error::is_not_replicated), with the code of the refusal. A retryable
 /// refusal does not end a call that already waits.
 ///
+/// "Repeat" means the call, and not the work before it: an error of `unlock()` needs no repetition.
+/// The work is done, and the client repeats the release until the lease ends.
+///
 /// The text names the lock and the server where they are known:
 /// `the server did not answer in time [lock "orders:42", server 127.0.0.1:6379]`.
 /// [`source`](std::error::Error::source) is the underlying cause, if there is one; the text

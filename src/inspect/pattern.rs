@@ -1,15 +1,35 @@
 //! Patterns of lock names.
 
 use crate::config::check_text;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Returns the pattern of keys for a pattern of names behind the client's prefix.
 ///
 /// # Errors
-/// `is_configuration` if the pattern is empty, too long or has control characters.
+/// `is_configuration` if the pattern is empty, too long or has control characters, or a `[` without
+/// its `]`.
 pub(super) fn of_keys(prefix: &str, pattern: &str) -> Result<String> {
     check_text("the pattern", pattern)?;
+    if is_unfinished(pattern) {
+        let text = "the pattern has a [ without a ]; a \\ before a sign takes its meaning away";
+        return Err(Error::configuration(text));
+    }
     Ok(escaped(prefix) + pattern)
+}
+
+/// Returns whether a class of the pattern has no end. The server would end it at the last sign.
+fn is_unfinished(pattern: &str) -> bool {
+    let (mut is_escaped, mut in_class) = (false, false);
+    for sign in pattern.chars() {
+        match sign {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '[' => in_class = true,
+            ']' => in_class = false,
+            _ => {}
+        }
+    }
+    in_class
 }
 
 /// Returns a text as a pattern that matches the text alone.

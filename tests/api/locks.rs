@@ -57,7 +57,7 @@ fn the_prefix_of_a_client_is_taken_literally_and_left_out() {
 #[test]
 fn an_invalid_pattern_is_a_configuration_error() {
     let client = Client::builder().single("redis://127.0.0.1:1/").build_lazily().expect("no call");
-    for bad in ["", "a\nb", "\0", &"x".repeat(257)] {
+    for bad in ["", "a\nb", "\0", &"x".repeat(257), "[", "a[b-", "a[b\\]", "[a]["] {
         assert!(client.locks(bad).is_err_and(|error| error.is_configuration()), "{bad:?}");
     }
     let mut locks = client.locks("x".repeat(256)).expect("no round trip");

@@ -184,6 +184,16 @@ fn a_given_authority_is_trusted_and_no_other() {
 }
 
 #[test]
+fn a_server_without_tls_gets_a_hint() {
+    let server = Server::start();
+    let url = server.url().replace("redis://", "rediss://");
+    let authority = Authority::new();
+    let client = Client::builder().single(&url).tls_authority(&authority.pem);
+    let error = client.response_timeout(Duration::from_millis(300)).build().expect_err("no TLS");
+    assert!(error.with_causes().to_string().contains("the address asks for TLS"), "{error:?}");
+}
+
+#[test]
 fn a_client_presents_its_certificate_when_asked() {
     let encrypted = Encrypted::asking_clients("yes");
     let nameless =

@@ -149,6 +149,11 @@ impl Address {
         }
     }
 
+    /// Returns whether connections to this address use TLS.
+    pub(super) fn uses_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     fn database(&self) -> u32 {
         self.database.unwrap_or(0)
     }

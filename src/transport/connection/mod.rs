@@ -114,6 +114,10 @@ impl Connection {
         let hello = address.hello(name).map_err(|error| error.with_server(Arc::clone(&server)))?;
         let stream = Stream::connect(address, timeouts.connect).map_err(|error| {
             let public = match error.kind() {
+                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock if address.uses_tls() => {
+                    let hint = "the address asks for TLS, and a server without it never answers";
+                    Error::timeout().with_source(hint)
+                }
                 // The cause says no more.
                 io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::timeout(),
                 _ => Error::connection("the server cannot be reached").with_source(error),

@@ -36,6 +36,8 @@ fn sign_width(sign: char) -> f64 {
 
 /// Returns the text, shortened in its middle if it is wider than `most`.
 pub(crate) fn shorten(text: &str, size: f64, most: f64) -> String {
+    // The room may have been computed from the width.
+    let most = most + 1e-6;
     if width(text, size) <= most {
         return text.to_owned();
     }
