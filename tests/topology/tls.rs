@@ -188,7 +188,7 @@ fn a_server_without_tls_gets_a_hint() {
     let server = Server::start();
     let url = server.url().replace("redis://", "rediss://");
     let authority = Authority::new();
-    let client = Client::builder().single(&url).tls_authority(&authority.pem);
+    let client = Client::builder().single(&url).tls_authority(&*authority.pem);
     let error = client.response_timeout(Duration::from_millis(300)).build().expect_err("no TLS");
     assert!(error.with_causes().to_string().contains("the address asks for TLS"), "{error:?}");
 }
