@@ -99,7 +99,7 @@ impl LockWatch {
     /// cluster, or of a single server, are read at the same moment if there are at most 32 of them.
     ///
     /// A look takes a server about 15 us per lock, in which no other command runs. So a watch suits
-    /// some hundreds of locks.
+    /// some hundreds of locks. A look at a semaphore lists all its permits in use.
     ///
     /// Blocks until the servers answer, for one response time-out at most. One round trip, to all
     /// nodes of a cluster at the same time. One more for clients that no earlier look has seen;
