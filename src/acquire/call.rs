@@ -191,7 +191,8 @@ impl<'a> AcquireCall<'a> {
 
     /// Returns the length of the lease that the call asks for.
     pub(crate) fn lease(&self) -> Duration {
-        self.options.lease.unwrap_or(self.context.engine.settings.watchdog_timeout)
+        let of_client = || self.context.engine.settings.watchdog_timeout;
+        self.options.lease.or(self.settings.renewed_lease()).unwrap_or_else(of_client)
     }
 
     /// Returns the limit of the wait for a reply.

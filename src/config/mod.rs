@@ -26,6 +26,9 @@ pub(crate) use text::check_text;
 /// The shortest lease.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(10);
 
+/// The shortest renewed lease.
+pub(crate) const SHORTEST_RENEWED_LEASE: Duration = Duration::from_millis(100);
+
 /// The longest lease, a hundred years. Longer leases mean this one.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -392,7 +395,7 @@ impl Builder {
     fn check_durations(&self) -> Result<()> {
         let millis = Duration::from_millis;
         let bounds = [
-            ("the watchdog time-out", self.watchdog_timeout, millis(100)),
+            ("the watchdog time-out", self.watchdog_timeout, SHORTEST_RENEWED_LEASE),
             ("the poll interval", self.poll_interval, millis(10)),
             ("the connect time-out", self.connect_timeout, millis(1)),
             ("the response time-out", self.response_timeout, millis(1)),

@@ -144,6 +144,18 @@ impl Election {
         self
     }
 
+    /// Sets the length of the lease of a term, which the watchdog renews. No round trip.
+    ///
+    /// A standby follows a dead leader after this time, and up to one [poll
+    /// interval](crate::Builder::poll_interval) later. The rules of
+    /// [`Lock::with_renewed_lease`](crate::Lock::with_renewed_lease) apply. The record of the leader
+    /// expires two such leases after its last announcement.
+    #[must_use = "the lease belongs to the election that is returned"]
+    pub fn with_renewed_lease(mut self, lease: Duration) -> Election {
+        self.shared.set_renewed_lease(lease);
+        self
+    }
+
     /// Sets the label of this handle in exported metrics. No round trip.
     ///
     /// As [`with_label`](crate::Lock::with_label) of a lock, with its errors.
@@ -300,7 +312,8 @@ impl Election {
         let LockContext { engine, .. } = &**self.shared.context()?;
         let (term, value) = (handle.watched(), Arc::clone(&self.value));
         let router = Arc::clone(&engine.router);
-        let announcement = Announcement::new(term, value, engine.settings.watchdog_timeout, router);
+        let lease = term.hold.renewed_lease(engine.settings.watchdog_timeout);
+        let announcement = Announcement::new(term, value, lease, router);
         let announcement = Arc::new(announcement);
         let end = engine.response_limit().end().min(patience.deadline() + REPLY_GRACE);
         let limit = Limit::at(end).or_closed(&engine.closing).or_cancelled(self.shared.cancel());

@@ -31,7 +31,7 @@ use crate::transport::listener::channels::{Channels, ControlHandler};
 use crate::transport::listener::listeners::Listeners;
 use crate::transport::listener::{self, ListenerSettings};
 use crate::transport::pool::router::Router;
-use crate::transport::pool::{PoolServer, PoolSettings, PoolTimeouts};
+use crate::transport::pool::{LongestWait, PoolServer, PoolSettings, PoolTimeouts};
 use crate::transport::topology::failover::{FailoverMonitor, ServerObserver};
 use crate::transport::topology::health::ServerHealths;
 use crate::transport::topology::route::Route;
@@ -122,6 +122,7 @@ struct Startup {
     /// The control channel of the listener.
     control: String,
     timeouts: Timeouts,
+    longest_wait: Arc<LongestWait>,
     sink: EventSink,
     executor: Arc<Executor>,
     healths: Arc<ServerHealths>,
@@ -133,6 +134,8 @@ impl Startup {
         let id = owner::client_id();
         let sink = EventSink::start(settings.events.take())?;
         let (replicas, span) = settings.min_replicas;
+        let longest_wait = watchdog::longest_wait(settings.watchdog_timeout);
+        let longest_wait = Arc::new(LongestWait::new(longest_wait));
         Ok(Startup {
             id,
             name: format!("leasehold:{id}"),
@@ -143,6 +146,7 @@ impl Startup {
                 replicas: if replicas == 0 { Duration::ZERO } else { span },
             },
             settings,
+            longest_wait,
             sink,
             executor: Arc::default(),
             healths: Arc::default(),
@@ -151,14 +155,13 @@ impl Startup {
 
     fn pool_settings(&self, deployment: &Deployment) -> PoolSettings {
         let settings = &self.settings;
-        let private = watchdog::timeouts(self.timeouts, settings.watchdog_timeout);
-        let queue = settings.pool_timeout;
+        let (queue, longest_private) = (settings.pool_timeout, Arc::clone(&self.longest_wait));
         PoolSettings {
             server: PoolServer { node: 0, is_cluster_node: false, route: deployment.route.clone() },
             process: process_id(),
             name: self.name.clone(),
             size: settings.pool_size,
-            timeouts: PoolTimeouts { shared: self.timeouts, private, queue },
+            timeouts: PoolTimeouts { shared: self.timeouts, longest_private, queue },
             replicas: settings.min_replicas.0,
             // Sentinels name masters only, and the replicas of a cluster redirect.
             refuses_replica: matches!(deployment.route, Route::To(_)) && !settings.allow_replica,
@@ -197,6 +200,7 @@ impl Startup {
             poll_interval: self.settings.poll_interval,
             client: self.id,
             grant_lease: grant_lease(&self.settings),
+            longest_wait: Arc::clone(&self.longest_wait),
             events: self.sink.clone(),
             executor: Arc::clone(&self.executor),
         };

@@ -12,6 +12,7 @@ mod verbs;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::acquire::{AcquireCall, AcquireOptions, LockContext};
 use crate::engine::Engine;
@@ -226,6 +227,11 @@ impl<K: LockKind> Lock<K> {
     ) -> Result<AcquireCall<'a>> {
         self.check_limits()?;
         self.shared.acquire_call(self.rules, self.holder.as_ref(), options)
+    }
+
+    /// Returns the length of renewed leases, if it is not that of the client.
+    pub(crate) fn renewed_lease(&self) -> Option<Duration> {
+        self.shared.settings().renewed_lease()
     }
 
     /// Fails if the limit is too short, or if the kind does not permit the minimum.

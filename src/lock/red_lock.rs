@@ -138,6 +138,17 @@ impl RedLock {
         self
     }
 
+    /// Sets the length of renewed leases on every server. No round trip. See
+    /// [`Lock::with_renewed_lease`].
+    #[must_use = "the lease belongs to the lock that is returned"]
+    pub fn with_renewed_lease(mut self, lease: Duration) -> RedLock {
+        self.lease = None;
+        for member in &mut self.members {
+            member.lock = member.lock.clone().with_renewed_lease(lease);
+        }
+        self
+    }
+
     /// Sets the label in exported metrics. No round trip. See [`Lock::with_label`].
     ///
     /// Calls have the kind `red`; the holds on the servers have the kind `plain`.
@@ -324,8 +335,10 @@ impl RedLock {
     }
 
     fn term(&self) -> Duration {
-        let timeouts = self.members.iter().map(|member| member.engine.settings.watchdog_timeout);
-        self.lease.or(timeouts.min()).unwrap_or_default()
+        let renewed = self.members.iter().map(|RedMember { engine, lock }| {
+            lock.renewed_lease().unwrap_or(engine.settings.watchdog_timeout)
+        });
+        self.lease.or(renewed.min()).unwrap_or_default()
     }
 
     fn handle(&self, hold: Arc<QuorumHold>) -> RedHoldHandle {

@@ -64,6 +64,13 @@ impl RwLock {
         RwLock { read: self.read.with_lease(lease), write: self.write.with_lease(lease) }
     }
 
+    /// Sets the length of renewed leases for both sides. See [`Lock::with_renewed_lease`].
+    #[must_use = "the lease belongs to the lock that is returned"]
+    pub fn with_renewed_lease(self, lease: Duration) -> RwLock {
+        let read = self.read.with_renewed_lease(lease);
+        RwLock { read, write: self.write.with_renewed_lease(lease) }
+    }
+
     /// Sets the label of both sides in exported metrics. See [`Lock::with_label`].
     #[must_use = "the label belongs to the lock that is returned"]
     pub fn with_label(self, label: impl AsRef<str>) -> RwLock {

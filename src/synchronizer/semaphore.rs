@@ -115,6 +115,15 @@ impl Semaphore {
         self
     }
 
+    /// Sets the length of the lease that the watchdog renews. No round trip.
+    ///
+    /// The rules of [`Lock::with_renewed_lease`](crate::Lock::with_renewed_lease) apply.
+    #[must_use = "the lease belongs to the semaphore that is returned"]
+    pub fn with_renewed_lease(mut self, lease: Duration) -> Semaphore {
+        self.handle.set_renewed_lease(lease);
+        self
+    }
+
     /// Sets the limit after which a permit is overdue and no longer renewed. No round trip.
     ///
     /// The rules of [`Lock::with_max_hold`](crate::Lock::with_max_hold) apply.

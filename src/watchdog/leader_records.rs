@@ -30,17 +30,17 @@ use crate::util::sync::{AtomicU64, Mutex};
 /// The time from an announcement without a reply to the next one.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The lifetime of a record, in watchdog time-outs: it outlives each lease of the lock.
+/// The lifetime of a record, in leases of the term: it outlives each of them.
 const LIFETIME: u32 = 2;
 
-/// The divisor of the watchdog time-out that gives the time between two announcements.
+/// The divisor of the lease that gives the time between two announcements.
 const PERIOD_DIVISOR: u32 = 3;
 
 /// The announcement of one term.
 pub(crate) struct Announcement {
     term: WatchedHold,
     value: Arc<str>,
-    watchdog_timeout: Duration,
+    lease: Duration,
     router: Arc<Router>,
     /// Nanoseconds of the moment of the next announcement.
     next: AtomicU64,
@@ -61,10 +61,10 @@ impl Announcement {
     pub(crate) fn new(
         term: WatchedHold,
         value: Arc<str>,
-        watchdog_timeout: Duration,
+        lease: Duration,
         router: Arc<Router>,
     ) -> Self {
-        Announcement { term, value, watchdog_timeout, router, next: AtomicU64::new(0) }
+        Announcement { term, value, lease, router, next: AtomicU64::new(0) }
     }
 
     /// Announces the term and waits for the reply. One round trip.
@@ -79,7 +79,7 @@ impl Announcement {
 
     fn call(&self) -> Call {
         let WatchedHold { local, hold } = &self.term;
-        let lifetime = self.watchdog_timeout.saturating_mul(LIFETIME);
+        let lifetime = self.lease.saturating_mul(LIFETIME);
         leader::announcement(local.name(), hold.owner(), hold.token(), &self.value, lifetime)
     }
 
@@ -94,7 +94,7 @@ impl Announcement {
 
     /// Notes that the server has the record at `now`.
     pub(crate) fn announced(&self, now: Moment) {
-        self.plan(now + self.watchdog_timeout / PERIOD_DIVISOR);
+        self.plan(now + self.lease / PERIOD_DIVISOR);
     }
 
     /// Plans the announcement after one that had this outcome, unless a change of servers has

@@ -54,9 +54,9 @@ use crate::cancel::Limit;
 use crate::error::{Error, Result};
 use crate::events::{Event, EventSink, Reconnected};
 use crate::local::Local;
-use crate::transport::connection::Timeouts;
 use crate::transport::listener::channels::Channels;
 use crate::transport::listener::listeners::Listeners;
+use crate::transport::pool::LongestWait;
 use crate::transport::pool::request::Failure;
 use crate::transport::pool::router::Router;
 use crate::transport::topology::failover::ServerObserver;
@@ -96,8 +96,10 @@ pub(crate) struct WatchdogSettings {
     pub(crate) poll_interval: Duration,
     /// The id of the client.
     pub(crate) client: Uuid,
-    /// The lease of a grant by message.
+    /// The longest lease of a grant by message.
     pub(crate) grant_lease: Duration,
+    /// The longest wait for a reply.
+    pub(crate) longest_wait: Arc<LongestWait>,
     pub(crate) events: EventSink,
     pub(crate) executor: Arc<Executor>,
 }
@@ -127,16 +129,10 @@ pub(crate) struct Watchdog {
     stop: AtomicBool,
 }
 
-/// Returns the time-outs of the watchdog's connections, cut to a part of the renewed lease.
-///
-/// The watchdog renews nothing while it waits.
-pub(crate) fn timeouts(client: Timeouts, lease: Duration) -> Timeouts {
-    let longest = lease / WAIT_DIVISOR;
-    Timeouts {
-        connect: client.connect.min(longest),
-        response: client.response.min(longest),
-        replicas: client.replicas.min(longest),
-    }
+/// Returns the longest wait for a reply, a part of the shortest renewed lease: the watchdog renews
+/// nothing while it waits.
+pub(crate) fn longest_wait(lease: Duration) -> Duration {
+    lease / WAIT_DIVISOR
 }
 
 impl fmt::Debug for Watchdog {
@@ -200,6 +196,17 @@ impl Watchdog {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.parker.unpark();
+    }
+
+    /// Prepares for leases of this length: shortens the waits for replies and the leases of grants
+    /// by message, if they are too long.
+    pub(crate) fn expect_lease(&self, lease: Duration) {
+        self.settings.longest_wait.shorten(longest_wait(lease));
+    }
+
+    /// Returns the lease of a grant by message: at most the shortest renewed lease of the client.
+    pub(super) fn grant_lease(&self) -> Duration {
+        self.settings.grant_lease.min(self.settings.longest_wait.get() * WAIT_DIVISOR)
     }
 
     /// Watches a hold whose acquire command was sent in `generation`.
@@ -273,7 +280,7 @@ impl Watchdog {
 
     /// Plans the next round for the earliest timer, at the latest for `at`.
     fn plan_round(&self, at: Moment) -> Moment {
-        let longest = LONGEST_SLEEP.min(self.settings.timeout / WAIT_DIVISOR);
+        let longest = LONGEST_SLEEP.min(self.settings.longest_wait.get());
         let mut latest = at.min(clock::now() + longest);
         if self.server_may_have_changed.load(Ordering::Acquire) {
             latest = latest.min(self.doubts.lock().end());
@@ -353,7 +360,7 @@ mod tests {
     use crate::kind::rules::{AcquireArgs, KindRules, ListensTo};
     use crate::local::hold::{self, Grant, Hold};
     use crate::transport::call::Call;
-    use crate::transport::connection::Address;
+    use crate::transport::connection::{Address, Timeouts};
     use crate::transport::listener::ListenerSettings;
     use crate::transport::pool::{PoolServer, PoolSettings, PoolTimeouts};
     use crate::transport::script::Script;
@@ -406,7 +413,11 @@ mod tests {
             process: std::process::id(),
             name: "test".to_owned(),
             size: 1,
-            timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: SECOND },
+            timeouts: PoolTimeouts {
+                shared: timeouts,
+                longest_private: Arc::new(LongestWait::new(SECOND)),
+                queue: SECOND,
+            },
             replicas: 0,
             refuses_replica: false,
             longest_repeat: SECOND,
@@ -422,6 +433,7 @@ mod tests {
             poll_interval: SECOND,
             client: Uuid::nil(),
             grant_lease: SECOND,
+            longest_wait: Arc::new(LongestWait::new(SECOND)),
             events: EventSink::default(),
             executor: Arc::default(),
         };

@@ -235,7 +235,7 @@ impl Watchdog {
         let weight = |_: &DuePermitPoll| WEIGHT;
         let call = |batch: &[DuePermitPoll]| {
             let polls: Vec<_> = batch.iter().map(DuePermitPoll::request).collect();
-            semaphore::poll(&polls, self.settings.grant_lease)
+            semaphore::poll(&polls, self.grant_lease())
         };
         batches::send_weighted(&self.router, &mut due, slot, weight, call, |batch, outcome| {
             let reply = outcome.map_err(BatchFailure::into_error);

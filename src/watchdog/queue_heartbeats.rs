@@ -49,12 +49,12 @@ impl Watchdog {
 
     /// Returns the longest time between two heartbeats for one lock.
     fn queue_heartbeat_interval(&self) -> Duration {
-        self.settings.grant_lease / HEARTBEATS_PER_GRANT_LEASE
+        self.grant_lease() / HEARTBEATS_PER_GRANT_LEASE
     }
 
     /// Returns the terms on which the servers grant queue locks to callers of this client.
     pub(crate) fn grant_terms(&self) -> GrantTerms {
-        GrantTerms { lease: self.settings.grant_lease, is_cluster: self.router.is_cluster() }
+        GrantTerms { lease: self.grant_lease(), is_cluster: self.router.is_cluster() }
     }
 
     /// Has all callers that wait for queue locks ask: the servers may have lost their places.
@@ -110,7 +110,7 @@ impl Watchdog {
     ) {
         for (local, answer) in batch.iter().zip(answers) {
             let base = GrantBase { sent, generation, token_bound: answer.token_bound };
-            local.heartbeat_answered(base, answer, clock::now(), self.settings.grant_lease);
+            local.heartbeat_answered(base, answer, clock::now(), self.grant_lease());
             if answer.token_bound != 0 {
                 let own = answer.own_hold.map(|own| own.hold);
                 local.lose_absent(sent, |hold| {

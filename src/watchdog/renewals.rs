@@ -33,8 +33,8 @@ const VERIFY_ONLY: &[u8] = b"-2";
 #[derive(Debug)]
 pub(super) struct DueHold {
     watched: WatchedHold,
-    /// Whether the lease is extended; otherwise the hold is verified.
-    renewed: bool,
+    /// The new length of the lease; `None` if the hold is only verified.
+    lease: Option<Duration>,
 }
 
 /// The renewals of a round that failed, by the number of the server.
@@ -71,13 +71,18 @@ impl Watchdog {
         for watched in fired {
             watched.local.report_overdue(&watched.hold, now);
             match watched.hold.timer_fired(now) {
-                TimerTask::Extend => due.push(DueHold { watched, renewed: true }),
-                TimerTask::Verify => due.push(DueHold { watched, renewed: false }),
+                TimerTask::Extend => due.push(self.due(watched, true)),
+                TimerTask::Verify => due.push(self.due(watched, false)),
                 TimerTask::Orphaned => self.watch_orphaned(watched),
                 TimerTask::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
             }
         }
         due
+    }
+
+    fn due(&self, watched: WatchedHold, renewed: bool) -> DueHold {
+        let lease = renewed.then(|| self.lease_of(&watched.hold));
+        DueHold { watched, lease }
     }
 
     /// Lets a lease run out because the thread of its hold has ended.
@@ -95,10 +100,7 @@ impl Watchdog {
     /// Returns all watched holds.
     pub(super) fn all_holds(&self) -> Vec<DueHold> {
         let (timers, now) = (self.timers.lock(), clock::now());
-        let due = |watched: &WatchedHold| DueHold {
-            watched: watched.clone(),
-            renewed: watched.hold.is_renewed(now),
-        };
+        let due = |watched: &WatchedHold| self.due(watched.clone(), watched.hold.is_renewed(now));
         timers.holds.iter().map(due).collect()
     }
 
@@ -118,16 +120,17 @@ impl Watchdog {
     pub(super) fn renew(&self, mut due: Vec<DueHold>) {
         let group = |due: &DueHold| {
             let script = due.watched.renewal_script();
-            (due.renewed, script.digest(), self.slot_of(&due.watched.local))
+            (due.lease, script.digest(), self.slot_of(&due.watched.local))
         };
         let weight = |due: &DueHold| due.watched.hold.owner().member_count();
         let call = |batch: &[DueHold]| {
             let holds = batch.iter().map(|due| &due.watched);
-            if batch.first().is_some_and(|due| due.renewed) {
-                let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
-                renewal_call(holds, lease.as_bytes()).replicated()
-            } else {
-                renewal_call(holds, VERIFY_ONLY)
+            match batch.first().and_then(|due| due.lease) {
+                Some(lease) => {
+                    let lease = Digits::new(millis(lease).unsigned_abs());
+                    renewal_call(holds, lease.as_bytes()).replicated()
+                }
+                None => renewal_call(holds, VERIFY_ONLY),
             }
         };
         let mut failed = FailedRenewals::new();
@@ -155,7 +158,8 @@ impl Watchdog {
         let now = clock::now();
         let (lost, kept) = split_lost(batch, &reply.lost);
         lost.iter().for_each(|due| due.watched.lose(&self.router));
-        let (renewed, fixed): (Vec<_>, Vec<_>) = kept.into_iter().partition(|due| due.renewed);
+        let (renewed, fixed): (Vec<_>, Vec<_>) =
+            kept.into_iter().partition(|due| due.lease.is_some());
         fixed.iter().for_each(|due| self.watch(due.watched.clone()));
         if renewed.is_empty() {
             return;
@@ -164,7 +168,9 @@ impl Watchdog {
             self.note_possible_extensions(renewed.iter().copied());
             return self.renewal_failed(renewed, error.clone(), failed);
         }
-        renewed.iter().for_each(|due| self.extend(&due.watched, reply.sent, now));
+        for due in &renewed {
+            self.extend(&due.watched, due.lease.unwrap_or_default(), reply.sent, now);
+        }
         self.report_renewed(&renewed);
     }
 
@@ -189,15 +195,15 @@ impl Watchdog {
         }
     }
 
-    fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
+    fn extend(&self, watched: &WatchedHold, lease: Duration, sent: Moment, now: Moment) {
         let due = watched.hold.renewal_due();
         self.series(watched).renewed(due.until(sent));
         if !watched.hold.is_renewed(sent) {
             // The limit passed before the renewal was sent: the old deadline stands.
-            watched.hold.note_possible_extension(now, self.settings.timeout);
+            watched.hold.note_possible_extension(now, lease);
             return self.set_renewal_timer(watched.clone());
         }
-        match watched.hold.extend(sent, now, self.settings.timeout) {
+        match watched.hold.extend(sent, now, lease) {
             // The hold has to be verified, and this reply may be older than the reason.
             HoldStatus::Held if sent < due && due <= now => {
                 self.set_timer(watched.clone(), |_| now);
@@ -210,8 +216,10 @@ impl Watchdog {
     /// Notes that the server may have extended these leases, although no reply says so.
     fn note_possible_extensions<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>) {
         let now = clock::now();
-        for due in batch.into_iter().filter(|due| due.renewed) {
-            due.watched.hold.note_possible_extension(now, self.settings.timeout);
+        for due in batch {
+            if let Some(lease) = due.lease {
+                due.watched.hold.note_possible_extension(now, lease);
+            }
         }
     }
 
@@ -223,12 +231,12 @@ impl Watchdog {
         failed: &mut FailedRenewals,
     ) {
         let now = clock::now();
-        for DueHold { watched, renewed } in batch {
+        for DueHold { watched, lease } in batch {
             if !watched.local.is_valid(&watched.hold, now) {
                 watched.release_at_server(&self.router);
                 continue;
             }
-            if *renewed {
+            if lease.is_some() {
                 self.report_failed(watched, &error, now);
             }
             let node = self.router.node_of(watched.local.name().key());

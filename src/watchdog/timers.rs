@@ -171,6 +171,11 @@ impl Watchdog {
         }
     }
 
+    /// Returns the length to which a renewal sets the lease of the hold.
+    pub(super) fn lease_of(&self, hold: &Hold) -> Duration {
+        hold.renewed_lease(self.settings.timeout)
+    }
+
     pub(super) fn set_renewal_timer(&self, watched: WatchedHold) {
         self.set_timer(watched, |watched| {
             let at = self.renewal_time(watched);
@@ -188,7 +193,7 @@ impl Watchdog {
         let is_renewed = watched.hold.is_renewed(now);
         // A grant by message has a shorter lease than a renewal.
         let length = watched.hold.renewed_length().filter(|_| is_renewed);
-        let lease = self.settings.timeout.min(length.unwrap_or(Duration::MAX));
+        let lease = self.lease_of(&watched.hold).min(length.unwrap_or(Duration::MAX));
         let period = (lease * RENEWAL_PERIOD.0 / RENEWAL_PERIOD.1).saturating_sub(TICK);
         let due = watched.hold.next_renewal(now, period, lease - period);
         let spread = jittered(lease / SPREAD_DIVISOR, watched.hold.id().seed());

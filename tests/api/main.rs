@@ -27,6 +27,7 @@ mod names_and_arguments;
 mod on_lost;
 mod readme;
 mod reentry;
+mod renewed_lease;
 mod self_deadlock;
 mod serialization;
 mod stats;

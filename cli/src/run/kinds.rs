@@ -81,6 +81,8 @@ impl Hold for Permit {
 
 /// A lock or a semaphore that can be taken.
 pub(super) trait Take: Sized {
+    /// Sets the length of the lease, which is renewed.
+    fn renew(self, lease: Duration) -> Self;
     /// Keeps the lock taken for this time, also after an earlier release.
     fn keep(self, min_hold: Duration) -> Self;
     /// Takes the lock, and waits without a limit.
@@ -92,6 +94,10 @@ pub(super) trait Take: Sized {
 }
 
 impl<K: LockKind> Take for Lock<K> {
+    fn renew(self, lease: Duration) -> Self {
+        self.with_renewed_lease(lease)
+    }
+
     fn keep(self, min_hold: Duration) -> Self {
         self.with_min_hold(min_hold)
     }
@@ -110,6 +116,10 @@ impl<K: LockKind> Take for Lock<K> {
 }
 
 impl Take for Semaphore {
+    fn renew(self, lease: Duration) -> Self {
+        self.with_renewed_lease(lease)
+    }
+
     fn keep(self, min_hold: Duration) -> Self {
         self.with_min_hold(min_hold)
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Builder, CancelToken, Client, Error, Events, Semaphore};
+use leasehold::{Builder, CancelToken, Client, Error, Semaphore};
 
 use super::kinds::{Held, Take};
 use super::outcome::Outcome;
@@ -22,19 +22,9 @@ const CONNECTIONS: usize = 2;
 
 /// Ignores all events.
 ///
-/// A client with an event listener starts its thread for events, or is not built. So a lock that
-/// was taken can be watched.
-pub(super) struct Watched;
-
-impl Events for Watched {}
-
 /// Returns the settings of the client for this command line.
 pub(super) fn settings(builder: Builder, args: &RunArgs) -> Builder {
-    let builder = builder.pool_size(CONNECTIONS).events(Watched);
-    let builder = match args.lease {
-        Some(lease) => builder.watchdog_timeout(lease),
-        None => builder,
-    };
+    let builder = builder.pool_size(CONNECTIONS);
     if args.fair || args.queue || args.permits.is_some() {
         builder
     } else {
@@ -85,6 +75,9 @@ fn check_capacity(semaphore: &Semaphore, permits: u32, args: &RunArgs) -> leaseh
 ///
 /// The wait counts from the first answer, so that a slow connection does not use it up.
 fn take<L: Take>(mut lock: L, args: &RunArgs) -> leasehold::Result<Option<Held>> {
+    if let Some(lease) = args.lease {
+        lock = lock.renew(lease);
+    }
     if let Some(min_hold) = args.min_hold {
         lock = lock.keep(min_hold);
     }

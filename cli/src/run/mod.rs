@@ -53,6 +53,8 @@ pub(crate) fn run(server: &Server, args: &RunArgs) -> Result<ExitCode> {
     let program = Program::find(&args.command)?;
     let (listener, releases) = outcome::releases();
     let builder = lock::settings(server.builder()?, args).label(program.label());
+    // With a listener, a client that cannot start its thread for events is not built. So a lock
+    // that was taken can be watched.
     let builder = builder.events(listener);
     let signals = Signals::catch()?;
     let client = builder.build_lazily()?;

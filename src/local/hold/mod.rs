@@ -144,7 +144,8 @@ pub(crate) struct HandoffBounds {
     pub(crate) max_handoffs: u32,
     /// Time since the grant.
     pub(crate) max_time: Duration,
-    /// A lease with less than this remaining is released instead.
+    /// A lease with less than this remaining is released instead, for the leases of the client; of
+    /// another renewed lease half has to remain.
     pub(crate) min_remaining: Duration,
 }
 
@@ -263,6 +264,12 @@ impl Hold {
     /// `None` if the lease was a fixed one at the grant.
     pub(crate) fn renewed_length(&self) -> Option<Duration> {
         self.state.lock().renewed_length
+    }
+
+    /// Returns the length to which a renewal sets the lease: that of the present holder's handle,
+    /// or else that of the client.
+    pub(crate) fn renewed_lease(&self, of_client: Duration) -> Duration {
+        self.state.lock().possession.settings.renewed_lease().unwrap_or(of_client)
     }
 
     /// Returns whether the lease is not a fixed one. It may be overdue.
@@ -409,13 +416,14 @@ impl Hold {
     ) -> Option<HoldSettings> {
         let mut state = self.state.lock();
         let possession = &state.possession;
+        let half = possession.settings.renewed_lease().map(|lease| lease / 2);
         let may_hand_off = (self.last_token == 0 || possession.token < self.last_token)
             && state.phase == Phase::Held
             && state.is_renewed(now)
             && possession.minimum_end() <= now
             && possession.handoffs < bounds.max_handoffs
             && now < state.granted_at + bounds.max_time
-            && now.until(state.deadline) >= bounds.min_remaining;
+            && now.until(state.deadline) >= half.unwrap_or(bounds.min_remaining);
         if !may_hand_off {
             return None;
         }

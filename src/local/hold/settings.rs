@@ -1,4 +1,5 @@
-//! The settings of a handle for its holds and waits: event listener, limit, minimum, label, weight.
+//! The settings of a handle for its holds and waits: event listener, limit, minimum,
+//! length of renewed leases, label, weight.
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -19,6 +20,8 @@ struct Values {
     listener: Option<HandleListener>,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
+    /// The length of renewed leases; `None` is that of the client.
+    renewed_lease: Option<Duration>,
     label: Option<Label>,
     /// The weight of a waiter for a queue lock; `None` is 1.
     weight: Option<u32>,
@@ -40,6 +43,11 @@ impl HoldSettings {
     /// Zero is no minimum.
     pub(crate) fn with_min_hold(&self, min_hold: Duration) -> HoldSettings {
         self.changed(|values| values.min_hold = Some(min_hold).filter(|it| !it.is_zero()))
+    }
+
+    /// Returns the same settings with this length of renewed leases.
+    pub(crate) fn with_renewed_lease(&self, lease: Duration) -> HoldSettings {
+        self.changed(|values| values.renewed_lease = Some(lease))
     }
 
     /// Returns the same settings with this weight of a waiting caller.
@@ -70,6 +78,10 @@ impl HoldSettings {
         self.0.as_ref()?.min_hold
     }
 
+    pub(crate) fn renewed_lease(&self) -> Option<Duration> {
+        self.0.as_ref()?.renewed_lease
+    }
+
     pub(crate) fn weight(&self) -> u32 {
         self.0.as_ref().and_then(|values| values.weight).unwrap_or(1)
     }
@@ -94,6 +106,7 @@ impl fmt::Debug for HoldSettings {
             .field("listener", &self.listener().is_some())
             .field("max_hold", &self.max_hold())
             .field("min_hold", &self.min_hold())
+            .field("renewed_lease", &self.renewed_lease())
             .field("label", &self.label())
             .field("weight", &self.weight())
             .finish()

@@ -41,6 +41,39 @@ impl<K: LockKind> Lock<K> {
         self
     }
 
+    /// Sets the length of the lease that the watchdog renews. No round trip.
+    ///
+    /// Default: [`watchdog_timeout`](crate::Builder::watchdog_timeout). A shorter lease frees the
+    /// lock of a dead process sooner; a longer one survives longer outages. The watchdog renews the
+    /// lease before a third of it has passed. Millisecond precision; the verbs return
+    /// [`is_configuration`](crate::Error::is_configuration) below 100 ms, and more than a hundred
+    /// years means a hundred years. Of this setting and [`with_lease`](Lock::with_lease) the one
+    /// that is set later counts.
+    ///
+    /// The watchdog of a client waits for a reply for a sixth of the shortest lease at most, from
+    /// the first such handle on until the client is closed. So a very short lease makes it give up
+    /// earlier for all leases of the client.
+    ///
+    /// | case | length of the lease |
+    /// | --- | --- |
+    /// | re-entry | that of the hold |
+    /// | hand-off to another thread | from the next renewal on that of the receiver's handle |
+    /// | grant of a queue lock by message | at first three [poll intervals](crate::Builder::poll_interval), or the shortest renewed lease of the client |
+    /// | [`extend`](crate::Guard::extend) | the longer one counts |
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let lock = client.lock("leader").with_renewed_lease(Duration::from_secs(5));
+    /// # let _ = lock.try_lock()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use = "the lease belongs to the lock that is returned"]
+    pub fn with_renewed_lease(mut self, lease: Duration) -> Lock<K> {
+        self.shared.set_renewed_lease(lease);
+        self
+    }
+
     /// Sets the label of this handle in exported metrics. No round trip.
     ///
     /// With the feature `metrics`, the numbers of [`Client::stats`](crate::Client::stats) are

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::acquire::{AcquireCall, AcquireOptions, HoldHandle, LockContext, checked_lease};
 use crate::cancel::{CancelToken, Limit, ResponseLimit};
 use crate::command::name::Name;
-use crate::config::{self, LONGEST_LEASE, SHORTEST_LEASE};
+use crate::config::{self, LONGEST_LEASE, SHORTEST_LEASE, SHORTEST_RENEWED_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Events, Kind};
@@ -81,6 +81,20 @@ impl SharedHandle {
 
     pub(crate) fn set_lease(&mut self, lease: Duration) {
         self.lease = Some(lease);
+    }
+
+    /// Replaces a fixed lease, as a fixed lease set later replaces this one.
+    pub(crate) fn set_renewed_lease(&mut self, lease: Duration) {
+        self.lease = None;
+        let lease = lease.min(LONGEST_LEASE);
+        self.require(|_| match lease < SHORTEST_RENEWED_LEASE {
+            true => Err(Error::configuration("the renewed lease is below 100 ms")),
+            false => Ok(()),
+        });
+        if let Ok(context) = &self.context {
+            context.engine.watchdog.expect_lease(lease);
+            self.settings = self.settings.with_renewed_lease(lease);
+        }
     }
 
     pub(crate) fn set_cancel(&mut self, token: &CancelToken) {

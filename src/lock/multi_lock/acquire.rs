@@ -171,7 +171,8 @@ impl MultiAcquire<'_> {
         };
         plain(a)
             && plain(b)
-            && a.options.lease == b.options.lease
+            && a.lease() == b.lease()
+            && a.options.lease.is_some() == b.options.lease.is_some()
             && Arc::ptr_eq(&a.context.engine, &b.context.engine)
             && slot(a) == slot(b)
     }

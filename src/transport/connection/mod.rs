@@ -62,6 +62,15 @@ impl Timeouts {
     pub(crate) fn without_replicas(self) -> Timeouts {
         Timeouts { replicas: Duration::ZERO, ..self }
     }
+
+    /// Returns these limits, each at most `longest`.
+    pub(crate) fn within(self, longest: Duration) -> Timeouts {
+        Timeouts {
+            connect: self.connect.min(longest),
+            response: self.response.min(longest),
+            replicas: self.replicas.min(longest),
+        }
+    }
 }
 
 /// An open connection.
@@ -213,6 +222,11 @@ impl Connection {
     /// Returns whether the system has taken all bytes.
     pub(crate) fn is_flushed(&self) -> bool {
         self.stream.is_flushed()
+    }
+
+    /// Replaces the limits of the connection for replies from now on.
+    pub(crate) fn set_timeouts(&mut self, timeouts: Timeouts) {
+        self.timeouts = timeouts;
     }
 
     /// Returns the time within which a reply has to arrive.

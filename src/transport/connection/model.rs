@@ -443,6 +443,8 @@ impl Connection {
         false
     }
 
+    pub(crate) fn set_timeouts(&mut self, _timeouts: Timeouts) {}
+
     /// Closes the connection. The server may still run the commands that it has received.
     pub(crate) fn abort(self) {}
 

@@ -228,8 +228,8 @@ mod tests {
     use super::*;
     use crate::error::NodeAddress;
     use crate::transport::connection::{Address, Timeouts};
-    use crate::transport::pool::PoolTimeouts;
     use crate::transport::pool::context::ConnectionObserver;
+    use crate::transport::pool::{LongestWait, PoolTimeouts};
     use crate::transport::slots::SLOTS;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
@@ -256,7 +256,11 @@ mod tests {
             process: std::process::id(),
             name: String::new(),
             size: 1,
-            timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: none },
+            timeouts: PoolTimeouts {
+                shared: timeouts,
+                longest_private: Arc::new(LongestWait::new(none)),
+                queue: none,
+            },
             replicas: 0,
             refuses_replica: false,
             longest_repeat: none,

@@ -18,7 +18,7 @@ use crate::transport::pool::context::{ConnectionObserver, ConnectionPause, PoolC
 use crate::transport::pool::pipeline::PipelineContext;
 use crate::transport::pool::request::{Request, panicked};
 use crate::transport::pool::shared_connection::SharedConnection;
-use crate::transport::pool::{PoolServer, PoolSettings};
+use crate::transport::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::util::clock;
 use crate::util::sync::Mutex;
 use crate::util::system::thread::JoinHandle;
@@ -65,20 +65,20 @@ impl Connections {
             process: settings.process,
             observer: Arc::clone(&background) as Arc<dyn ConnectionObserver>,
         });
-        let timeouts = settings.timeouts;
-        let make = |number, timeouts, is_private| {
+        let PoolTimeouts { shared: timeouts, longest_private, .. } = settings.timeouts;
+        let make = |number, private| {
             SharedConnection::new(PipelineContext {
                 id: ConnectionId::at(node, number),
                 pool: Arc::clone(&context),
                 timeouts,
-                is_private,
+                private,
                 pause: Arc::new(ConnectionPause::new(Arc::clone(&health))),
             })
         };
-        let private = make(settings.size, timeouts.private, true);
+        let private = make(settings.size, Some(longest_private));
         let connections = Connections {
             node,
-            shared: (0..settings.size).map(|number| make(number, timeouts.shared, false)).collect(),
+            shared: (0..settings.size).map(|number| make(number, None)).collect(),
             private,
             private_attempt: Mutex::default(),
             callers: AtomicUsize::new(0),
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use crate::transport::call::Call;
     use crate::transport::connection::{Address, Timeouts};
-    use crate::transport::pool::PoolTimeouts;
+    use crate::transport::pool::LongestWait;
     use crate::transport::topology::route::Route;
     use std::time::Duration;
 
@@ -211,7 +211,11 @@ mod tests {
             process: std::process::id(),
             name: String::new(),
             size,
-            timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: none },
+            timeouts: PoolTimeouts {
+                shared: timeouts,
+                longest_private: Arc::new(LongestWait::new(none)),
+                queue: none,
+            },
             replicas: 0,
             refuses_replica: true,
             longest_repeat: none,

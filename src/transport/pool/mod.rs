@@ -29,6 +29,7 @@ pub(crate) mod shared_connection;
 mod target;
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -81,11 +82,35 @@ pub(crate) struct PoolServer {
     pub(crate) route: Route,
 }
 
+/// The longest wait for a reply on the private connections, which a shorter lease shortens.
+#[derive(Debug)]
+pub(crate) struct LongestWait(AtomicU64);
+
+impl LongestWait {
+    pub(crate) fn new(longest: Duration) -> LongestWait {
+        LongestWait(AtomicU64::new(nanos(longest)))
+    }
+
+    /// Shortens the wait to `longest`, unless it is shorter.
+    pub(crate) fn shorten(&self, longest: Duration) {
+        self.0.fetch_min(nanos(longest), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// The time-outs of a pool.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PoolTimeouts {
     pub(crate) shared: Timeouts,
-    pub(crate) private: Timeouts,
+    /// Bounds the same time-outs of the private connection.
+    pub(crate) longest_private: Arc<LongestWait>,
     /// How long a command stays in the queue of a busy connection.
     pub(crate) queue: Duration,
 }

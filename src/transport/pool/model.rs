@@ -51,7 +51,11 @@ fn settings() -> PoolSettings {
         process: std::process::id(),
         name: "model".to_owned(),
         size: 2,
-        timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: Duration::MAX },
+        timeouts: PoolTimeouts {
+            shared: timeouts,
+            longest_private: Arc::new(LongestWait::new(Duration::MAX)),
+            queue: Duration::MAX,
+        },
         replicas: 0,
         refuses_replica: false,
         longest_repeat: Duration::MAX,

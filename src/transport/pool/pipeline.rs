@@ -34,6 +34,7 @@ use crate::transport::connection::Connection;
 #[cfg(all(test, leasehold_model))]
 use crate::transport::connection::model::Connection;
 use crate::transport::connection::{Fault, ReadLimit, Timeouts};
+use crate::transport::pool::LongestWait;
 use crate::transport::pool::context::{ConnectionPause, PoolContext};
 use crate::transport::pool::reply_slot::ReplySlot;
 use crate::transport::pool::request::{Request, panicked};
@@ -82,15 +83,20 @@ pub(crate) struct PipelineContext {
     pub(crate) id: ConnectionId,
     pub(crate) pool: Arc<PoolContext>,
     pub(crate) timeouts: Timeouts,
-    /// The connection serves the watchdog, which repeats its requests.
-    pub(crate) is_private: bool,
+    /// The longest wait of the watchdog, which repeats its requests, if the connection serves it.
+    pub(crate) private: Option<Arc<LongestWait>>,
     pub(crate) pause: Arc<ConnectionPause>,
 }
 
 impl PipelineContext {
+    /// Returns the present limits of a connection.
+    pub(super) fn timeouts(&self) -> Timeouts {
+        self.private.as_ref().map_or(self.timeouts, |longest| self.timeouts.within(longest.get()))
+    }
+
     /// Returns whether only [`Pipeline::connect`] connects: requests fail without a connection.
     fn is_connected_explicitly(&self) -> bool {
-        self.is_private && self.pool.is_cluster_node
+        self.private.is_some() && self.pool.is_cluster_node
     }
 }
 
@@ -305,10 +311,11 @@ impl Pipeline {
         if self.is_outdated() {
             self.disconnect_outdated();
         }
-        if self.connection.is_some() {
+        if let Some(connection) = &mut self.connection {
+            connection.set_timeouts(self.context.timeouts());
             return Ok(());
         }
-        if self.context.is_private
+        if self.context.private.is_some()
             && let Some(error) = self.context.pause.error(clock::now())
         {
             return Err(error);
@@ -347,9 +354,9 @@ impl Pipeline {
     }
 
     fn open(&mut self) -> Result<()> {
-        let PipelineContext { id, pool, timeouts, .. } = &*self.context;
+        let PipelineContext { id, pool, .. } = &*self.context;
         let name = format!("{}:{}.{}", pool.name, id.connection, self.connects);
-        let opened = pool.route.open(*timeouts, &name)?;
+        let opened = pool.route.open(self.context.timeouts(), &name)?;
         self.in_flight.refuses_writes = pool.found_replica(opened.conn.is_replica());
         self.in_flight.joiner.set_enabled(!pool.is_cluster_node);
         self.connection = Some(opened.conn);

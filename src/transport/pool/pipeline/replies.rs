@@ -224,7 +224,7 @@ impl PipelineContext {
 
     /// Returns the command that waits for replicas of everything written before it.
     pub(super) fn wait_for_replicas(&self) -> Call {
-        let timeout = millis(self.timeouts.replicas).unsigned_abs();
+        let timeout = millis(self.timeouts().replicas).unsigned_abs();
         let (wanted, timeout) = (Digits::new(self.pool.replicas.into()), Digits::new(timeout));
         Call::command(&[b"WAIT", wanted.as_bytes(), timeout.as_bytes()])
     }

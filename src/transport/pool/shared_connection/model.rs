@@ -172,7 +172,7 @@ impl World {
             Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
         let pause = Arc::new(ConnectionPause::new(Arc::clone(&context.health)));
         let (id, pool) = (ConnectionId::at(0, 0), Arc::new(context));
-        let context = PipelineContext { id, pool, timeouts, is_private: false, pause };
+        let context = PipelineContext { id, pool, timeouts, private: None, pause };
         let connection = SharedConnection::new(context);
         let (server, queued) = (Server::start(), Mutex::default());
         let most_copies = AtomicUsize::new(2);
