@@ -85,7 +85,8 @@ fn with_own_work(plan: Plan) -> Plan {
     let mut faults = Fault::of(plan.layout, &work.kinds);
     faults.push(Fault::LackReplicas);
     let overlapping = *rng.choice(&[0, 50]).expect("two");
-    let work = Work { told: rng.bool(), ..work };
+    let (told, renewed) = (rng.bool(), *rng.choice(&[100, 100, 50, 150]).expect("four"));
+    let work = Work { told, renewed, ..work };
     if work.told && has_replicas {
         faults.extend([Fault::FullServer, Fault::MoveClock]);
     }

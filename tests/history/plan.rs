@@ -74,6 +74,8 @@ pub struct Work {
     pub fixed: Range<u64>,
     /// The length of renewed leases, alternating between the workers.
     pub leases: [Duration; 2],
+    /// The length of the renewed leases of all handles, as a percentage of that of their client.
+    pub renewed: u8,
     pub poll_interval: Duration,
     pub response_timeout: Duration,
     /// The number of replicas that acknowledge each hold.
@@ -157,6 +159,7 @@ impl Plan {
             fixed: 300..1200,
             // The second lease outlasts a fail-over.
             leases: [Duration::from_secs(3), Duration::from_secs(8)],
+            renewed: 100,
             poll_interval: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
             min_replicas: 0,

@@ -67,6 +67,8 @@ pub struct Request {
     pub shared: bool,
     /// The fixed lease in milliseconds, or `None` for a renewed lease.
     pub lease: Option<u64>,
+    /// The renewed lease in milliseconds, if it is not that of the client.
+    pub renewed: Option<u64>,
     /// The longest wait in milliseconds.
     pub max_wait: u64,
     /// Whether a cancellation ends the wait, in place of a time-out.
@@ -271,13 +273,13 @@ impl Request {
     }
 
     fn line(&self) -> String {
-        let Request { lock, shared, lease, max_wait, max_hold, min_hold, .. } = self;
+        let Request { lock, shared, lease, renewed, max_wait, max_hold, min_hold, .. } = self;
         let Request { cancelled, weight, permits, verb, value, .. } = self;
-        let [lease, max_hold, min_hold] = [lease, max_hold, min_hold]
+        let [lease, renewed, max_hold, min_hold] = [lease, renewed, max_hold, min_hold]
             .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
         let limits = format!("{max_hold} {min_hold}");
         let wait = format!("{max_wait} {limits} {cancelled} {weight}");
-        format!("asks {lock} {verb} {shared} {lease} {wait} {permits} {value}")
+        format!("asks {lock} {verb} {shared} {lease} {renewed} {wait} {permits} {value}")
     }
 
     /// Returns a request that waits, with a renewed lease and no limits.
@@ -287,6 +289,7 @@ impl Request {
             verb: Verb::Acquire,
             shared: false,
             lease: None,
+            renewed: None,
             max_wait,
             cancelled: false,
             weight: 1,
@@ -300,7 +303,7 @@ impl Request {
     fn parse(words: &mut SplitWhitespace<'_>) -> Option<Request> {
         let (lock, verb) = (words.next()?.to_owned(), Verb::parse(words.next()?)?);
         let shared = words.next()?.parse().ok()?;
-        let lease = limit(words)?;
+        let (lease, renewed) = (limit(words)?, limit(words)?);
         let max_wait = number(words)?;
         let (max_hold, min_hold) = (limit(words)?, limit(words)?);
         let cancelled = words.next()?.parse().ok()?;
@@ -311,6 +314,7 @@ impl Request {
             verb,
             shared,
             lease,
+            renewed,
             max_wait,
             cancelled,
             weight,
@@ -336,12 +340,13 @@ fn number(words: &mut SplitWhitespace<'_>) -> Option<u64> {
 
 #[test]
 fn a_line_is_parsed_into_the_record_that_wrote_it() {
-    let request = |lease, max_hold, min_hold| {
+    let request = |lease, max_hold: Option<u64>, min_hold| {
         Event::Asks(Request {
             lock: "rw:1".to_owned(),
             verb: Verb::CountDown,
             shared: true,
             lease,
+            renewed: max_hold.map(|max_hold| max_hold + 1),
             max_wait: 20,
             cancelled: true,
             weight: 7,

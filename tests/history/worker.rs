@@ -61,6 +61,7 @@ impl Arguments {
             work.extended.to_string(),
             work.resized.to_string(),
             millis(work.checked),
+            work.renewed.to_string(),
         ]
     }
 
@@ -90,6 +91,7 @@ impl Arguments {
             extended: u8::try_from(number(22)).expect("a percentage"),
             resized: u8::try_from(number(23)).expect("a percentage"),
             checked: span(24),
+            renewed: u8::try_from(number(25)).expect("a percentage"),
         };
         let (topology, urls) = (words[0].clone(), list(1).collect());
         Arguments { topology, urls, store_url: words[2].clone(), seed: number(3), work }
@@ -175,6 +177,7 @@ fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
         resized: 26,
         fixed: 8..9,
         leases: [span(10), span(11)],
+        renewed: 150,
         poll_interval: span(12),
         response_timeout: span(13),
         fenced: true,

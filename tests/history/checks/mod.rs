@@ -429,13 +429,15 @@ impl History {
 
     /// Returns the length of the lease of an attempt.
     fn lease(&self, attempt: &Attempt) -> Nanos {
-        let fixed = attempt.request.lease.map(millis);
-        fixed.unwrap_or(self.workers[attempt.worker].lease)
+        let lease = attempt.request.lease.or(attempt.request.renewed).map(millis);
+        lease.unwrap_or(self.workers[attempt.worker].lease)
     }
 
     /// Returns the length of the longest renewed leases.
     fn longest_lease(&self) -> Nanos {
-        self.workers.iter().map(|worker| worker.lease).max().unwrap_or(0)
+        let of_handles = self.attempts.iter().filter_map(|attempt| attempt.request.renewed);
+        let of_workers = self.workers.iter().map(|worker| worker.lease);
+        of_workers.chain(of_handles.map(millis)).max().unwrap_or(0)
     }
 
     /// Returns whether servers may have lost the hold of an attempt, or their clocks stepped,
@@ -718,13 +720,13 @@ mod examples {
 
     #[test]
     fn records_of_a_worker_become_attempts() {
-        let lines = "1 10 asks a acquire false none 100 none none false 1 1 0\n\
-                     2 11 asks a acquire true 70 0 none none false 1 1 0\n\
+        let lines = "1 10 asks a acquire false none none 100 none none false 1 1 0\n\
+                     2 11 asks a acquire true 70 none 0 none none false 1 1 0\n\
                      1 12 granted 5\n0 13 stalled 4\n\
                      2 13 refused\n1 14 extended\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
                      3 18 granted 1\n\
-                     4 19 asks b acquire false none 7 none none true 2 1 0\n4 20 fai\n\
-                     5 21 asks c acquire false none 7 none none false 1 1 0\n5 22 failed timeout";
+                     4 19 asks b acquire false none none 7 none none true 2 1 0\n4 20 fai\n\
+                     5 21 asks c acquire false none none 7 none none false 1 1 0\n5 22 failed timeout";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);
         history.add(Worker { lease: 1, killed: Some(20), stalls: Vec::new() }, records);

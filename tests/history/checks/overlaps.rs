@@ -5,6 +5,7 @@
 //! semaphore.
 
 use super::{Attempt, Effect, Held, History, Promise, Violation, by_grant};
+use crate::record::millis;
 use crate::system::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
@@ -49,7 +50,8 @@ fn overlap(history: &History, earlier: Held<'_>, later: Held<'_>) -> Option<Viol
 /// Returns the latest moment at which the holder learns of a loss at this moment.
 pub(super) fn report_due(history: &History, attempt: &Attempt, lost: Nanos) -> Nanos {
     let bounds = &history.bounds;
-    let period = history.workers[attempt.worker].lease / 3;
+    let of_client = history.workers[attempt.worker].lease;
+    let period = attempt.request.renewed.map_or(of_client, millis) / 3;
     let takes = period + bounds.response + bounds.slack;
     // The holder needs this long without a disturbance, and one disturbance may follow another.
     let mut from = lost;

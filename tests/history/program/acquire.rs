@@ -89,6 +89,7 @@ pub(super) fn acquire(kind: Kind, call: Call<'_>) -> Result<Option<Acquired>> {
         Kind::Red => {
             let lock = RedLock::new(call.clients.to_vec(), name);
             let lock = with_span(lock, call.request.max_hold, RedLock::with_max_hold);
+            let lock = with_span(lock, call.request.renewed, RedLock::with_renewed_lease);
             acquire_from(lock, call, |_| 0, |_| 0)
         }
         Kind::Semaphore => lease_permits(call),
@@ -100,16 +101,19 @@ pub(super) fn acquire(kind: Kind, call: Call<'_>) -> Result<Option<Acquired>> {
 /// Acquires all these locks together.
 pub(super) fn acquire_all(members: &[(Kind, String)], call: Call<'_>) -> Result<Option<Acquired>> {
     let client = &call.clients[0];
+    fn renewed<K: LockKind>(lock: Lock<K>, call: Call<'_>) -> Lock<K> {
+        with_span(lock, call.request.renewed, Lock::with_renewed_lease)
+    }
     let member = |(kind, name): &(Kind, String)| match kind {
-        Kind::Rw => AnyLock::from(client.rw_lock(name).write_lock()),
-        Kind::Spin => client.spin_lock(name).into(),
-        _ => client.lock(name).into(),
+        Kind::Rw => AnyLock::from(renewed(client.rw_lock(name).write_lock(), call)),
+        Kind::Spin => renewed(client.spin_lock(name), call).into(),
+        _ => renewed(client.lock(name), call).into(),
     };
     acquire_from(MultiLock::new(members.iter().map(member)), call, |_| 0, |_| 0)
 }
 
 /// Gives a handle one of the spans of a request, in milliseconds, if the request has it.
-fn with_span<T>(handle: T, millis: Option<u64>, set: fn(T, Duration) -> T) -> T {
+pub(super) fn with_span<T>(handle: T, millis: Option<u64>, set: fn(T, Duration) -> T) -> T {
     match millis {
         Some(millis) => set(handle, Duration::from_millis(millis)),
         None => handle,
@@ -122,6 +126,7 @@ fn lease_permits(call: Call<'_>) -> Result<Option<Acquired>> {
     let semaphore = call.clients[0].semaphore(&*request.lock).with_permits(CAPACITY);
     let semaphore = with_span(semaphore, request.max_hold, Semaphore::with_max_hold);
     let semaphore = with_span(semaphore, request.min_hold, Semaphore::with_min_hold);
+    let semaphore = with_span(semaphore, request.renewed, Semaphore::with_renewed_lease);
     let semaphore = with_span(semaphore, request.lease, Semaphore::with_lease);
     let permits = request.permits;
     let permit = call.make(
@@ -218,6 +223,7 @@ where
     Guard<K>: 'static,
 {
     let lock = with_span(lock, call.request.max_hold, Lock::with_max_hold);
+    let lock = with_span(lock, call.request.renewed, Lock::with_renewed_lease);
     let lock = with_span(lock, call.request.min_hold, Lock::with_min_hold);
     acquire_from(lock, call, token, owned_token)
 }

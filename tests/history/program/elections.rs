@@ -4,7 +4,7 @@
 //! own. The value of a leader is a number that belongs to one call, so a check can compare the term
 //! that a reader sees with the term of that call.
 
-use super::acquire::{Acquired, AnyGuard, Call, until_cancelled};
+use super::acquire::{Acquired, AnyGuard, Call, until_cancelled, with_span};
 use super::{Arguments, Sink, Thread, error_word};
 use crate::kind::Kind;
 use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
@@ -33,6 +33,7 @@ pub(super) fn value(attempt: u64) -> u64 {
 
 fn candidate(client: &Client, request: &Request) -> Election {
     let election = client.election(&*request.lock).with_weight(request.weight);
+    let election = with_span(election, request.renewed, Election::with_renewed_lease);
     election.with_value(request.value.to_string())
 }
 

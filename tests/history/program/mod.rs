@@ -399,12 +399,20 @@ impl<'a> Thread<'a> {
             max_hold,
             min_hold,
             lease: fixed.then(|| self.rng.u64(self.arguments.work.fixed.clone())),
+            renewed: self.renewed().filter(|_| kind.has_leases() || kind == Kind::Election),
             max_wait,
             cancelled: max_wait > 0 && self.happens(CANCELLED),
             weight: if is_queued { self.rng.u32(1..=10) } else { 1 },
             permits: if is_large { self.rng.u32(2..=CAPACITY) } else { 1 },
             value: 0,
         }
+    }
+
+    /// Returns the renewed lease of all handles of this worker, if it is not that of the client.
+    fn renewed(&self) -> Option<u64> {
+        let (percentage, lease) = (self.arguments.work.renewed, self.arguments.lease());
+        let lease = (lease * percentage.into() / 100).max(Duration::from_millis(100));
+        (percentage != 100).then(|| u64::try_from(lease.as_millis()).expect("a short lease"))
     }
 
     /// Returns a longest or minimum hold for some of the requests.
