@@ -63,12 +63,13 @@
 //!
 //! The server keeps a lock for a limited time. The watchdog renews this lease until the guard is
 //! dropped. After the death of a process its locks are free when their leases end, within
-//! [`watchdog_timeout`](Builder::watchdog_timeout) (30 s by default). [`Lock::with_lease`] sets a
-//! fixed lease instead.
+//! [`watchdog_timeout`](Builder::watchdog_timeout) (30 s by default), or the time that
+//! [`Lock::with_renewed_lease`] sets for one handle. [`Lock::with_lease`] sets a fixed lease
+//! instead.
 //!
 //! A lease can be lost: the server was unreachable for too long, the process was stopped, or an
-//! operator deleted the key, which the next renewal notices (within a third of
-//! `watchdog_timeout`). [`Guard::check`] then returns an error. It makes no round trip: it looks
+//! operator deleted the key, which the next renewal notices (within a third of the lease).
+//! [`Guard::check`] then returns an error. It makes no round trip: it looks
 //! whether a renewal has noticed a loss, and compares the deadline of the lease with the clock. So
 //! call it before each step that must not run twice:
 //!

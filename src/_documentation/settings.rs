@@ -8,7 +8,7 @@
 //!
 //! | setting | default | |
 //! | --- | --- | --- |
-//! | `watchdog_timeout` | 30s | lease of a renewed lock; renewed before a third has passed |
+//! | `watchdog_timeout` | 30s | lease of a renewed lock; renewed before a third has passed; `with_renewed_lease` sets that of one handle |
 //! | `poll_interval` | 1s | longest time between two polls of an awaited lock |
 //! | `pool_size` | 8 | most connections for commands, per server; more threads than that share two |
 //! | `pool_timeout` | 3s | longest wait for a busy connection; then `is_pool_timeout()` |
