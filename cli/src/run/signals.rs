@@ -150,8 +150,8 @@ impl Signals {
 impl Events {
     /// Returns a closure that reports the loss of the lock when it is called, or dropped before.
     ///
-    /// The library would drop it without a thread for events: see
-    /// [`Watched`](super::lock::Watched).
+    /// The library would drop it without a thread for events, which the client has: it has a
+    /// listener.
     pub(super) fn loss_reporter(&self) -> impl FnOnce() + Send + 'static {
         let reporter = LossReporter(self.sender.clone());
         move || drop(reporter)
