@@ -11,6 +11,7 @@
 --   the value of the record of a leader, or nothing, 8 for a search, if permits of a semaphore are
 --   in use: the reply of `semaphore_info` with holders, and 1 is -2 without the key
 -- Atomic: the parts of the description must be of one moment.
+
 -- A server counts each command on a key of another type as an error, so `hash` and `permits` send
 -- none.
 local mode = ARGV[1]

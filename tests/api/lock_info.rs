@@ -1,8 +1,9 @@
 //! `Client::lock_info`: one lock of any kind, by its exact name.
 
-use crate::harness::eventually;
+use crate::client_record::record_key;
 use crate::harness::faults::{NEVER, build, patient};
 use crate::harness::holders::{GONE, JAVA, Stage, stage};
+use crate::harness::{eventually, exists};
 use crate::holders::cancel_all;
 use leasehold::{CancelToken, Client, HolderInfo, LockInfo};
 use std::collections::BTreeSet;
@@ -99,6 +100,8 @@ fn a_semaphore_with_permits_in_use_has_an_info_like_a_lock() {
     for name in names {
         let semaphore = client.semaphore(name).with_permits(5).with_lease(NEVER / 2);
         let _permits = [semaphore.acquire_many(2), stage.holding.semaphore(name).acquire()];
+        let record = record_key(client.id());
+        eventually("the record of the client", || exists(&stage.server, &record));
         let info = held(&stage.looking, name);
         assert_eq!((info.kind(), info.in_use(), info.permits()), ("semaphore", Some(3), Some(5)));
         let holders = stage.looking.semaphore(name).holders().expect("an answer");

@@ -75,6 +75,7 @@ fn a_lock_is_serialized_with_a_field_for_each_method() {
         "name": "a",
         "kind": "lock",
         "holders": lock.holders().iter().map(expected).collect::<Vec<_>>(),
+        "former_holder": null,
         "remaining": lock.remaining().map(|left| left.as_secs_f64()),
         "waiting": {
             "processes": 1,
