@@ -1,13 +1,21 @@
--- Ends a write hold and announces it. The writer's own read holds remain, and others may then read.
--- KEYS: 1 the lock's hash
+-- Ends a write hold, announces it, and gives waiting readers their turn. Own read holds remain.
+-- KEYS: 1 the lock's hash, 2 the turns of waiting callers
 -- ARGV: 1 owner, 2 channel, 3 message, 4 the prefix of the readers' time-out keys, 5 and 6, only
 --   before the minimum of the hold: the minimum-hold field, and ms until the end of the minimum
 -- RETURNS: -1 not held by this owner; else the number of subscribers that received the message
 -- Atomic: only the owner may free the lock, and the message must follow the release.
-local lock, owner, channel, message = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local lock, turns, owner, channel, message = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local prefix, nobody, left = ARGV[4], ARGV[5], ARGV[6]
+local client = client_of(owner)
 
+local next, waiting = unpack(redis.call('hmget', turns, 'writer', 'readers'))
+local now = (next or waiting) and millis(redis.call('time'))
 if redis.call('hexists', lock, owner) == 0 then
+  -- A writer that waits no more. Readers may wait for its turn.
+  if next and read_entry(next, now) == client then
+    redis.call('del', turns)
+    redis.call('publish', channel, message)
+  end
   return -1
 end
 -- The lock keeps the longest lease of the remaining readers. All reads precede the first write:
@@ -26,6 +34,11 @@ if left and longest == 0 then
   redis.call('hset', lock, nobody, 1)
   redis.call('hdel', lock, owner)
   return redis.call('publish', channel, message)
+end
+local turn = waiting and read_entry(waiting, now)
+if turn then
+  redis.call('hdel', turns, 'readers')
+  announce(turns, 'turn', turn, now, client)
 end
 redis.call('hdel', lock, owner, 'mode')
 if longest > 0 then

@@ -99,6 +99,8 @@ struct Leftovers {
     late_copy: Option<LateCopy>,
     /// Whether the call may have a place in a queue in Redis.
     queued: bool,
+    /// Whether the call may be announced to others at a read-write lock.
+    announced: bool,
 }
 
 /// The registrations that wake a sleeping call.
@@ -377,6 +379,7 @@ impl LockQuestion<'_> {
         match router.wait(pending, &self.call.limit()) {
             (_, Ok(reply)) => {
                 self.leftovers.queued |= self.takes_place_in_redis();
+                self.leftovers.announced |= self.is_announced();
                 self.answered(reply, generation)
             }
             (connection, Err(failure)) => self.unanswered(connection, failure).map(|()| None),
@@ -486,9 +489,18 @@ impl LockQuestion<'_> {
             asks_capacity: self.capacity().is_some_and(|wanted| !local.knows_capacity(wanted)),
             place: self.awaits_grants().then(|| self.place_args()),
             max_holders: self.max_holders,
+            announced: self.announced(),
             wake: to_subscribe.map(wake),
         });
         command.replicated()
+    }
+
+    /// Returns how long others at a read-write lock know that the call waits.
+    fn announced(&self) -> Option<Duration> {
+        let waits = self.acquirer.caller.request.waits;
+        let span =
+            if waits { self.context().engine.settings.poll_interval } else { Duration::ZERO };
+        (!self.call.settings.prefers_readers()).then_some(span)
     }
 
     /// Returns the capacity that the call sets if the semaphore has none.
@@ -545,6 +557,12 @@ impl LockQuestion<'_> {
     /// Returns whether a refused attempt takes a place in a queue in Redis.
     fn takes_place_in_redis(&self) -> bool {
         self.call.rules.queues_in_redis() && self.acquirer.caller.request.waits
+    }
+
+    /// Returns whether a refused attempt of the call is announced to others.
+    fn is_announced(&self) -> bool {
+        let waits = self.announced().is_some_and(|span| !span.is_zero());
+        waits && self.call.rules.announces_waits()
     }
 
     /// Applies the failure of an attempt; an error if the call cannot go on.
@@ -759,7 +777,8 @@ impl LockQuestion<'_> {
         let late_copy = self.leftovers.late_copy.take();
         let place = self.wakeups.permits.take();
         let has_claimed = place.is_some_and(|place| place.has_claimed());
-        if late_copy.is_none() && (acquired || !self.leftovers.queued && !has_claimed) {
+        let leaves = self.leftovers.queued || self.leftovers.announced || has_claimed;
+        if late_copy.is_none() && (acquired || !leaves) {
             return;
         }
         self.acquirer.undo(late_copy, self.waiter_timeout(), self.effect());

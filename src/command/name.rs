@@ -30,6 +30,9 @@ const TIMEOUTS: &str = "redisson_lock_timeout";
 const WAITERS: &str = "leasehold_queue";
 const CLIENTS: &str = "leasehold_alive";
 
+/// The prefix of the turns at a read-write lock.
+const TURNS: &str = "leasehold_turns";
+
 /// The prefixes of the record of an election's leader, and of the channel of its observers.
 const LEADER: &str = "leasehold_leader";
 const ELECTION_CHANNEL: &str = "leasehold_election";
@@ -70,6 +73,7 @@ struct DerivedKeys {
     timeouts: String,
     waiters: String,
     clients: String,
+    turns: String,
 }
 
 /// The additional keys and channels of semaphores and latches.
@@ -136,6 +140,7 @@ impl Name {
                 timeouts: make(TIMEOUTS),
                 waiters: make(WAITERS),
                 clients: make(CLIENTS),
+                turns: make(TURNS),
             })
         })
     }
@@ -143,6 +148,11 @@ impl Name {
     /// Returns the channel on which the releases of a read-write lock are announced.
     pub(crate) fn rw_channel(&self) -> &str {
         &self.derived().rw_channel
+    }
+
+    /// Returns the key of the turns of the callers that wait for a read-write lock.
+    pub(crate) fn turns_key(&self) -> &str {
+        &self.derived().turns
     }
 
     /// Returns the key of the last fencing token that was handed out.

@@ -52,13 +52,14 @@ pub(crate) static LEADER_LOOK: Script = script!("leader_look").reading();
 pub(crate) static SPIN_RELEASE: Script = script!("spin_release");
 pub(crate) static SPIN_FORCE_UNLOCK: Script = script!("spin_force_unlock" after "lock_form");
 
-pub(crate) static READ_ACQUIRE: Script = script!("read_acquire" after "lock_form");
+pub(crate) static READ_ACQUIRE: Script = script!("read_acquire" after "lock_form" after "rw_turn");
 pub(crate) static READ_RELEASE: Script = script!("read_release" after "lock_form");
 pub(crate) static READ_RENEW: Script = script!("read_renew");
 pub(crate) static READ_TTL: Script = script!("read_ttl").reading();
 
-pub(crate) static WRITE_ACQUIRE: Script = script!("write_acquire");
-pub(crate) static WRITE_RELEASE: Script = script!("write_release" after "lock_form");
+pub(crate) static WRITE_ACQUIRE: Script = script!("write_acquire" after "rw_turn");
+pub(crate) static WRITE_RELEASE: Script =
+    script!("write_release" after "lock_form" after "rw_turn");
 pub(crate) static WRITE_TTL: Script = script!("write_ttl").reading();
 
 pub(crate) static RW_FORCE_UNLOCK: Script = script!("rw_force_unlock" after "lock_form");

@@ -19,11 +19,12 @@ use crate::command::script;
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{
-    self, AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, OtherHold, Queueing,
+    self, AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, OtherHold, Pace, Queueing,
     kind_of_lock,
 };
 use crate::transport::call::Call;
 use crate::transport::script::Script;
+use crate::util::clock::millis;
 
 /// The kind of the read side of [`Client::rw_lock`](crate::Client::rw_lock): holds share the lock.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,16 @@ const WRITER: &str = ":write";
 
 /// Message of a release after which readers may enter.
 const READ_UNLOCKED: &[u8] = b"1";
+
+/// Returns the keys of the scripts that take the lock for writing, and end that.
+fn write_keys(name: &Name) -> [&[u8]; 2] {
+    [name.key().as_bytes(), name.turns_key().as_bytes()]
+}
+
+/// Returns the ms for which others know that the caller waits, or nothing if it ignores turns.
+fn announced(args: &AcquireArgs<'_>) -> String {
+    args.announced.map_or_else(String::new, |span| millis(span).to_string())
+}
 
 impl KindRules for Read {
     fn kind(&self) -> Kind {
@@ -67,8 +78,10 @@ impl KindRules for Read {
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
         let (lease, timeout) = (args.millis(), args.name.timeout_key(args.owner));
         let writer = args.beside.map_or(&b""[..], Owner::as_bytes);
-        let keys = [args.name.key().as_bytes(), timeout.as_bytes()];
-        let taking = [lease.as_bytes(), args.owner.as_bytes(), writer];
+        let turns = args.name.turns_key().as_bytes();
+        let keys = [args.name.key().as_bytes(), timeout.as_bytes(), turns];
+        let announced = announced(args);
+        let taking = [lease.as_bytes(), args.owner.as_bytes(), writer, announced.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
         Call::script(&script::READ_ACQUIRE, keys, argv)
     }
@@ -117,16 +130,25 @@ impl KindRules for Write {
     }
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
-        let lease = args.millis();
-        let taking = [lease.as_bytes(), args.owner.as_bytes()];
+        let (lease, announced) = (args.millis(), announced(args));
+        let taking = [lease.as_bytes(), args.owner.as_bytes(), announced.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
-        Call::script(&script::WRITE_ACQUIRE, [args.name.key().as_bytes()], argv)
+        Call::script(&script::WRITE_ACQUIRE, write_keys(args.name), argv)
+    }
+
+    /// A waiting writer announces itself again with each question.
+    fn pace(&self) -> Pace {
+        Pace::OwnPolls
+    }
+
+    fn announces_waits(&self) -> bool {
+        true
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
         let (channel, prefix) = (name.rw_channel().as_bytes(), name.timeout_prefix());
         let args = [owner.as_bytes(), channel, READ_UNLOCKED, prefix.as_bytes()];
-        Call::script(&script::WRITE_RELEASE, [name.key().as_bytes()], args)
+        Call::script(&script::WRITE_RELEASE, write_keys(name), args)
     }
 
     /// The minimum ends with the write hold if the writer also reads.
@@ -136,7 +158,7 @@ impl KindRules for Write {
             let (nobody, left) = (rules::nobody(owner), rules::digits_up(left));
             let args = [owner.as_bytes(), channel, READ_UNLOCKED, prefix.as_bytes()];
             let args = args.into_iter().chain([nobody.as_bytes(), left.as_bytes()]);
-            Call::script(&script::WRITE_RELEASE, [name.key().as_bytes()], args)
+            Call::script(&script::WRITE_RELEASE, write_keys(name), args)
         })
     }
 

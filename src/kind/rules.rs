@@ -68,6 +68,9 @@ pub(crate) struct AcquireArgs<'a> {
     pub(crate) capacity: Option<u32>,
     /// Whether the reply has to tell of another capacity.
     pub(crate) asks_capacity: bool,
+    /// How long others know that a caller of a read-write lock waits: zero if it does not. `None`
+    /// if the caller ignores the turns of others.
+    pub(crate) announced: Option<Duration>,
     /// The message that has the listener subscribe; `None` if none is needed.
     pub(crate) wake: Option<Wake<'a>>,
 }
@@ -315,6 +318,12 @@ pub(crate) trait KindRules: RefUnwindSafe + Send + Sync {
     fn undo(&self, name: &Name, owner: &Owner, waiter_timeout: Option<Duration>) -> Call {
         let _ = waiter_timeout;
         self.release(name, owner)
+    }
+
+    /// Returns whether a refused caller that waits is announced to others, until
+    /// [`KindRules::undo`] or the end of a poll interval.
+    fn announces_waits(&self) -> bool {
+        false
     }
 
     /// Returns whether a hold may outlive its lease on the server, because other holds extend

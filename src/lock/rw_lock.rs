@@ -23,7 +23,20 @@ use crate::lock::handle::Lock;
 /// A thread that writes can also read, and can continue to read after it has released the write
 /// side. A thread that reads cannot write before it has released the read side: a verb that waits
 /// returns [`is_deadlock`](crate::Error::is_deadlock), and [`try_write`](RwLock::try_write) returns
-/// `None`. Writers have no preference: a steady stream of readers can keep a writer waiting.
+/// `None`.
+///
+/// Readers and writers take turns. While a writer waits, no further reader enters: the writer waits
+/// for the readers that were there before. After a release by a writer, the readers that wait enter
+/// before the next writer: they have a hundredth of their poll interval, at least 10 ms. So a reader
+/// waits for one writer. A caller that dies while it waits delays the others by one [poll
+/// interval](crate::Builder::poll_interval) at most. Two things follow:
+/// - The verbs that do not wait refuse a lock that is free, or held by readers, while another
+///   caller has its turn.
+/// - A job that reads, and waits for another thread or for an owned guard that reads too, may wait
+///   for itself: a waiting writer is between the two. Such jobs need
+///   [`with_reader_preference`](RwLock::with_reader_preference).
+///
+/// Readers of Redisson take no turns: they enter while a writer waits.
 ///
 /// ```no_run
 /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -69,6 +82,17 @@ impl RwLock {
     pub fn with_renewed_lease(self, lease: Duration) -> RwLock {
         let read = self.read.with_renewed_lease(lease);
         RwLock { read, write: self.write.with_renewed_lease(lease) }
+    }
+
+    /// Ignores the turns of others: a reader enters whenever no writer holds the lock. No round
+    /// trip.
+    ///
+    /// This is the order of Redisson. A steady stream of such readers keeps writers waiting without
+    /// end. A writer of such a handle does not keep readers out while it waits.
+    #[must_use = "the preference belongs to the lock that is returned"]
+    pub fn with_reader_preference(self) -> RwLock {
+        let (read, write) = (self.read.with_reader_preference(), self.write);
+        RwLock { read, write: write.with_reader_preference() }
     }
 
     /// Sets the label of both sides in exported metrics. See [`Lock::with_label`].

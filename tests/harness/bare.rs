@@ -10,9 +10,10 @@ use redis::{Connection, FromRedisValue, RedisError, RedisResult, Value};
 use super::{Server, pttl};
 
 /// The files whose text precedes that of other scripts: of each script that grants a queue lock,
-/// of each of a fair lock, of each that must know whether a hash is a lock, and of each that
-/// describes a semaphore. They are no scripts themselves.
-pub const COMMON_TEXTS: [&str; 4] = ["queue_grant", "fair_queue", "lock_form", "permit_counts"];
+/// of each of a fair lock, of each that must know whether a hash is a lock, of each that knows the
+/// turns at a read-write lock, and of each that describes a semaphore. They are no scripts themselves.
+pub const COMMON_TEXTS: [&str; 5] =
+    ["queue_grant", "fair_queue", "lock_form", "rw_turn", "permit_counts"];
 
 /// The scripts that must know whether a hash is a lock, besides those that free one by force.
 const CHECKING: [&str; 6] = [
@@ -36,7 +37,8 @@ impl Script {
         let grants = self.name.starts_with("queue_") || self.name == "leader_release";
         let checks = self.name.ends_with("_force_unlock") || CHECKING.contains(&&*self.name);
         let describes = ["semaphore_info", "lock_info"].contains(&&*self.name);
-        let has = [grants, self.name.starts_with("fair_"), checks, describes];
+        let turns = ["read_acquire", "write_acquire", "write_release"].contains(&&*self.name);
+        let has = [grants, self.name.starts_with("fair_"), checks, turns, describes];
         let common = COMMON_TEXTS.into_iter().zip(has).filter(|(_, has)| *has);
         let common: String = common.map(|(text, _)| script(text).text).collect();
         common + &self.text
@@ -197,8 +199,14 @@ impl Bare {
     /// Asserts that a script refuses a string key with WRONGTYPE and leaves the key unchanged.
     #[track_caller]
     pub fn assert_wrong_type(&mut self, script: &str, args: &[&str]) {
+        self.assert_wrong_type_of(script, &[LOCK], args);
+    }
+
+    /// Asserts the same of a script with these keys, the first of which is the lock.
+    #[track_caller]
+    pub fn assert_wrong_type_of(&mut self, script: &str, keys: &[&str], args: &[&str]) {
         self.server.ask::<()>(&["SET", LOCK, "a string", "PX", "60000"]);
-        let error = self.try_call::<Value>(script, &[LOCK], args).expect_err("a string is no lock");
+        let error = self.try_call::<Value>(script, keys, args).expect_err("a string is no lock");
         assert!(is_refused_as("WRONGTYPE", &error), "{script}: {error}");
         assert_eq!(self.server.ask::<String>(&["GET", LOCK]), "a string");
         assert_ttl(&self.server, LOCK, 30_000..=60_000);

@@ -37,6 +37,9 @@ const ROUNDS: &str = "leasehold_round:";
 /// The prefix of request records, which stay for ten minutes if a request was repeated.
 const REQUESTS: &str = "leasehold_request:";
 
+/// The prefix of the turns at read-write locks, which end a poll interval after the last question.
+const TURNS: &str = "leasehold_turns:";
+
 /// The time within which idle workers leave no lock and no subscription.
 const IDLE: Duration = Duration::from_secs(8);
 
@@ -116,7 +119,7 @@ pub fn by_ended_workers<S: Inspected>(
     let keys = masters.iter().flat_map(Inspected::keys);
     let mut left = acquire(keys.filter_map(|key| abandoned(&key)).collect());
     let mut on_servers = Vec::new();
-    let kept = [COUNTERS, REQUESTS, LATCHES, ROUNDS];
+    let kept = [COUNTERS, REQUESTS, LATCHES, ROUNDS, TURNS];
     holds_within(ENDED, || {
         on_servers.clear();
         for server in masters {
@@ -153,9 +156,12 @@ fn is_kept_by_idle_workers(plan: &Plan, key: &str) -> bool {
         || plan.work.kept_to_the_end > 0
         || plan.work.limited > 0
         || plan.work.resized > 0;
-    let some =
-        [COUNTERS, QUEUES, LATCHES, ROUNDS, REQUESTS, WAITERS, CLIENTS, LEADERS, PERMITS, EXPIRIES];
-    let kept = if expires { &some[..] } else { &some[..4] };
+    // A reader that has given up, or has got its lock another way, is announced for a while.
+    let some = [
+        COUNTERS, QUEUES, LATCHES, ROUNDS, TURNS, REQUESTS, WAITERS, CLIENTS, LEADERS, PERMITS,
+        EXPIRIES,
+    ];
+    let kept = if expires { &some[..] } else { &some[..5] };
     kept.iter().any(|prefix| key.starts_with(prefix))
 }
 

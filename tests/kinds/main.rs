@@ -16,3 +16,4 @@ mod read_write;
 mod red_lock;
 mod semaphore;
 mod spin;
+mod turns;

@@ -108,7 +108,7 @@ fn a_writer_may_continue_as_a_reader_which_wakes_other_readers() {
     assert!(error.is_deadlock(), "{error}");
     assert!(theirs.try_write().expect("a reply").is_none());
     reading.unlock().expect("it was held");
-    drop(theirs.try_write().expect("a reply").expect("no reader is left"));
+    drop(theirs.write().expect("no reader is left"));
     eventually("nothing is left", || server.keys().is_empty());
 }
 
@@ -179,7 +179,7 @@ fn an_expired_write_hold_ends_although_its_thread_reads() {
     assert!(writing.unlock().is_err_and(|error| error.is_lost()));
     other.unlock().expect("it was held");
     reading.unlock().expect("it was held");
-    drop(theirs.try_write().expect("a reply").expect("no reader is left"));
+    drop(theirs.write().expect("no reader is left"));
     eventually("nothing is left", || server.keys().is_empty());
 }
 

@@ -53,8 +53,8 @@ fn no_repeated_acquire_shortens_a_lease() {
         ("plain_acquire", &[LOCK], &["60000", MINE]),
         ("fenced_acquire", &[LOCK, COUNTER], &["60000", MINE, "1"]),
         ("fair_acquire", &QUEUE, &["60000", MINE, "300000", "300000"]),
-        ("read_acquire", &[LOCK, &reads], &["60000", MINE, ""]),
-        ("write_acquire", &[LOCK], &["60000", WRITER]),
+        ("read_acquire", &[LOCK, &reads, TURNS], &["60000", MINE, "", "0"]),
+        ("write_acquire", &[LOCK, TURNS], &["60000", WRITER, "0"]),
         ("named_acquire", &[LOCK], &["60000", "tx-42", MINE]),
         ("multi_acquire", &[LOCK, "another"], &["60000", MINE, MINE]),
         ("queue_acquire", &[LOCK, "queue", "clients", COUNTER], &["60000", MINE]),
@@ -177,10 +177,16 @@ fn spin_release_and_force_unlock_reply_as_documented() {
 // ---------------------------------------------------------------------------------
 // Read-write.
 
+const TURNS: &str = "leasehold_turns:{the-lock}";
+
+/// The third reply of the scripts that take a side of a read-write lock.
+const LEFT_OR_TURN: &str = "else the ms after which to ask again: the holder's remaining lease, or \
+                            the rest of the turn of others";
+
 fn read(bare: &mut Bare, lease: &str, owner: &str) -> i64 {
     // The write hold of the same thread, under which it may read.
     let writer = format!("{owner}:write");
-    bare.call("read_acquire", &[LOCK, &timeout(owner)], &[lease, owner, &writer])
+    bare.call("read_acquire", &[LOCK, &timeout(owner), TURNS], &[lease, owner, &writer, "0"])
 }
 
 fn end_read(bare: &mut Bare, owner: &str) -> i64 {
@@ -189,18 +195,18 @@ fn end_read(bare: &mut Bare, owner: &str) -> i64 {
 }
 
 fn write(bare: &mut Bare, lease: &str, owner: &str) -> i64 {
-    bare.call("write_acquire", &[LOCK], &[lease, owner])
+    bare.call("write_acquire", &[LOCK, TURNS], &[lease, owner, "0"])
 }
 
 fn end_write(bare: &mut Bare, owner: &str) -> i64 {
-    bare.call("write_release", &[LOCK], &[owner, RW_CHANNEL, "1", "{the-lock}:"])
+    bare.call("write_release", &[LOCK, TURNS], &[owner, RW_CHANNEL, "1", "{the-lock}:"])
 }
 
 #[test]
 fn write_acquire_and_release_reply_as_documented() {
     documents(
         "write_acquire",
-        &["-2 acquired", NO_EXPIRY, "else the holders' remaining lease in ms"],
+        &["-2 acquired", NO_EXPIRY, &LEFT_OR_TURN.replace("holder's", "holders'")],
     );
     documents("write_release", &["-1 not held by this owner", RECEIVED]);
     let mut bare = Bare::start();
@@ -211,7 +217,8 @@ fn write_acquire_and_release_reply_as_documented() {
     assert_eq!(write(&mut bare, "600000", WRITER), -2, "again");
     assert_ttl(&bare.server, LOCK, 300_000..=600_000);
     assert!(write(&mut bare, "60000", OTHER_WRITER) >= 300_000);
-    publishes_only_on_a_refusal(&mut bare, "write_acquire", &[LOCK], &["60000", OTHER_WRITER]);
+    let keys = [LOCK, TURNS];
+    publishes_only_on_a_refusal(&mut bare, "write_acquire", &keys, &["60000", OTHER_WRITER, "0"]);
     bare.server.ask::<()>(&["PERSIST", LOCK]);
     assert_eq!(write(&mut bare, "60000", OTHER_WRITER), -1);
     assert_eq!(end_write(&mut bare, OTHER_WRITER), -1);
@@ -220,13 +227,13 @@ fn write_acquire_and_release_reply_as_documented() {
     assert_eq!(end_write(&mut bare, WRITER), 1);
     assert_eq!(listener.next_message(), (RW_CHANNEL.to_owned(), "1".to_owned()));
     assert_eq!(bare.server.keys(), Vec::<String>::new());
-    bare.assert_wrong_type("write_acquire", &["60000", WRITER]);
-    bare.assert_wrong_type("write_release", &[WRITER, RW_CHANNEL, "1", "{the-lock}:"]);
+    bare.assert_wrong_type_of("write_acquire", &keys, &["60000", WRITER, "0"]);
+    bare.assert_wrong_type_of("write_release", &keys, &[WRITER, RW_CHANNEL, "1", "{the-lock}:"]);
 }
 
 #[test]
 fn read_acquire_and_release_reply_as_documented() {
-    documents("read_acquire", &["-2 acquired", NO_EXPIRY, LEASE]);
+    documents("read_acquire", &["-2 acquired", NO_EXPIRY, LEFT_OR_TURN]);
     let others = "0 released while other holds remain";
     documents("read_release", &["-1 not held by this owner", others, RECEIVED]);
     let mut bare = Bare::start();
@@ -257,8 +264,8 @@ fn read_acquire_and_release_reply_as_documented() {
     // Another owner writes, with and without expiry; then a plain lock has the same name.
     assert_eq!(write(&mut bare, "60000", OTHER_WRITER), -2);
     assert!(read(&mut bare, "60000", MINE) > 30_000);
-    let keys = [LOCK, &timeout(MINE)];
-    publishes_only_on_a_refusal(&mut bare, "read_acquire", &keys, &["60000", MINE, WRITER]);
+    let keys = [LOCK, &timeout(MINE), TURNS];
+    publishes_only_on_a_refusal(&mut bare, "read_acquire", &keys, &["60000", MINE, WRITER, "0"]);
     bare.server.ask::<()>(&["PERSIST", LOCK]);
     assert_eq!(read(&mut bare, "60000", MINE), -1);
     bare.server.ask::<()>(&["DEL", LOCK]);
@@ -716,7 +723,7 @@ fn write_release_before_its_minimum_keeps_the_lock_taken_for_writing() {
     let mut bare = Bare::start();
     let release = |bare: &mut Bare| {
         let args = [WRITER, RW_CHANNEL, "1", "{the-lock}:", NO_WRITER, "300000"];
-        bare.call("write_release", &[LOCK], &args)
+        bare.call("write_release", &[LOCK, TURNS], &args)
     };
     assert_eq!(release(&mut bare), -1);
     assert_eq!(write(&mut bare, "60000", WRITER), -2);

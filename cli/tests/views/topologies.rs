@@ -27,7 +27,8 @@ fn locks_of_all_nodes_of_a_cluster_are_watched_and_forced() {
     let watch = Running::watch(&[&locked[..], &options].concat());
     for name in locked {
         let guard = holding.queue_lock(name).lock_owned().expect("free");
-        assert_eq!(watch.until("acquired", &["released"])["name"], name);
+        let acquired = watch.until("acquired", &["released"]);
+        assert_eq!(acquired["name"], name, "{acquired}");
         let lock = waiting.queue_lock(name);
         let waiter = thread::spawn(move || lock.lock_owned());
         let waits = watch.until("waiting", &["released"]);

@@ -111,6 +111,7 @@ impl Process {
             max_holders: 1,
             capacity: None,
             asks_capacity: false,
+            announced: None,
             wake: None,
         });
         let reply = Plain.read_acquire(self.server.execute(&acquire)).expect("a number");
@@ -177,6 +178,7 @@ impl Environment for Process {
             max_holders: 1,
             capacity: None,
             asks_capacity: false,
+            announced: None,
             wake: attempt.requests_subscription.then_some(Wake {
                 control: &self.listener.control,
                 channel: self.local.name().channel(),

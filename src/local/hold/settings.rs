@@ -22,6 +22,8 @@ struct Values {
     min_hold: Option<Duration>,
     /// The length of renewed leases; `None` is that of the client.
     renewed_lease: Option<Duration>,
+    /// Whether readers ignore waiting writers.
+    prefers_readers: bool,
     label: Option<Label>,
     /// The weight of a waiter for a queue lock; `None` is 1.
     weight: Option<u32>,
@@ -48,6 +50,11 @@ impl HoldSettings {
     /// Returns the same settings with this length of renewed leases.
     pub(crate) fn with_renewed_lease(&self, lease: Duration) -> HoldSettings {
         self.changed(|values| values.renewed_lease = Some(lease))
+    }
+
+    /// Returns the same settings for a caller that ignores the turns at a read-write lock.
+    pub(crate) fn with_reader_preference(&self) -> HoldSettings {
+        self.changed(|values| values.prefers_readers = true)
     }
 
     /// Returns the same settings with this weight of a waiting caller.
@@ -82,6 +89,10 @@ impl HoldSettings {
         self.0.as_ref()?.renewed_lease
     }
 
+    pub(crate) fn prefers_readers(&self) -> bool {
+        self.0.as_ref().is_some_and(|values| values.prefers_readers)
+    }
+
     pub(crate) fn weight(&self) -> u32 {
         self.0.as_ref().and_then(|values| values.weight).unwrap_or(1)
     }
@@ -107,6 +118,7 @@ impl fmt::Debug for HoldSettings {
             .field("max_hold", &self.max_hold())
             .field("min_hold", &self.min_hold())
             .field("renewed_lease", &self.renewed_lease())
+            .field("prefers_readers", &self.prefers_readers())
             .field("label", &self.label())
             .field("weight", &self.weight())
             .finish()

@@ -74,6 +74,12 @@ impl<K: LockKind> Lock<K> {
         self
     }
 
+    /// Ignores the turns of others at a read-write lock.
+    pub(crate) fn with_reader_preference(mut self) -> Lock<K> {
+        self.shared.set_reader_preference();
+        self
+    }
+
     /// Sets the label of this handle in exported metrics. No round trip.
     ///
     /// With the feature `metrics`, the numbers of [`Client::stats`](crate::Client::stats) are

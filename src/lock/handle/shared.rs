@@ -97,6 +97,10 @@ impl SharedHandle {
         }
     }
 
+    pub(crate) fn set_reader_preference(&mut self) {
+        self.settings = self.settings.with_reader_preference();
+    }
+
     pub(crate) fn set_cancel(&mut self, token: &CancelToken) {
         self.cancel = Some(token.clone());
     }
