@@ -17,7 +17,7 @@ pub struct Control {
 }
 
 /// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 38] = [
+pub const CONTROLS: [Control; 39] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -70,6 +70,7 @@ pub const CONTROLS: [Control; 38] = [
     Control { fault: "names-kept", promise: Promise::Growth, plan: names_kept },
     Control { fault: "observers-stay", promise: Promise::Leftovers, plan: brief_observers },
     Control { fault: "hand-off-uncounted", promise: Promise::Told, plan: told_hand_offs },
+    Control { fault: "announced-for-ever", promise: Promise::Wait, plan: dead_writers },
     // Faults that reviews found once, put back.
     Control {
         fault: "release-raced-by-message",
@@ -381,6 +382,20 @@ fn release_raced_by_message(seed: u64) -> Plan {
         ..work
     });
     Plan { quiet: 50..100, lasting: 200..400, ..plan }
+}
+
+/// Processes are killed while their writers wait for readers.
+fn dead_writers(seed: u64) -> Plan {
+    let plan = plain(seed, vec![Fault::KillWorker], |work| Work {
+        workers: 5,
+        threads: 3,
+        kinds: vec![Kind::Rw],
+        locks: 1,
+        used_for: LONG,
+        poll_interval: Duration::from_secs(1),
+        ..work
+    });
+    Plan { quiet: 3000..5000, ..plan }
 }
 
 /// Threads give their guards away, and wait for the lock.

@@ -34,7 +34,9 @@ use crate::lock::handle::Lock;
 ///   caller has its turn.
 /// - A job that reads, and waits for another thread or for an owned guard that reads too, may wait
 ///   for itself: a waiting writer is between the two. Such jobs need
-///   [`with_reader_preference`](RwLock::with_reader_preference).
+///   [`with_reader_preference`](RwLock::with_reader_preference). In the same way, jobs that read
+///   several locks in different orders can wait for each other: read them in one order, or by a
+///   [`MultiLock`](crate::MultiLock).
 ///
 /// Readers of Redisson take no turns: they enter while a writer waits.
 ///
