@@ -330,6 +330,11 @@ impl Error {
         self.0.retryability == Retryability::Transient
     }
 
+    /// Returns whether a server refuses the login of a new connection.
+    pub(crate) fn is_login_refused(&self) -> bool {
+        self.0.retryability == Retryability::Login
+    }
+
     /// Returns whether a call that already waits goes on after the failure.
     ///
     /// The failure ends by itself or by a change at the servers: there is no reply, or a retryable

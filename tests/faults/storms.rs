@@ -7,10 +7,10 @@
 use crate::fake_server::{
     ACQUIRE, FakeServer, HELD, LogCheck, RELEASE, RENEW, default_reply, logged, name_of,
 };
-use crate::harness::faults::{Waiter, build, other};
+use crate::harness::faults::{Waiter, build, other, patient};
 use crate::harness::resp::read_request;
 use crate::harness::slots::slot;
-use crate::harness::{Impostor, Proxy, Server, eventually};
+use crate::harness::{Impostor, Proxy, Server, eventually, exists, in_time};
 use leasehold::{Builder, Client, Events, OwnedGuard, RenewalFailed, Sharding};
 use std::io::{BufReader, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -338,6 +338,31 @@ fn a_server_with_one_missing_connection_has_one_warning() {
     proxy.heal();
     waiter.releases();
     drop(log_check);
+}
+
+/// The second call makes a connection, because the first one is busy, and gets no login.
+#[test]
+fn a_call_whose_new_connection_cannot_log_in_uses_an_open_one() {
+    let server = Server::start();
+    server.ask::<()>(&["ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all"]);
+    let proxy = Proxy::start(server.addr());
+    let client = build(patient(format!("redis://app:old@{}", proxy.addr())).pool_size(2));
+    client.lock("warm").lock().expect("free").unlock().expect("held");
+    client.lock("warm").lock().expect("free").unlock().expect("held");
+    server.ask::<()>(&["ACL", "SETUSER", "app", "resetpass", ">new"]);
+    proxy.hold_replies();
+    let accepted = proxy.stats().accepted;
+    thread::scope(|scope| {
+        let first = scope.spawn(|| client.lock("first").try_lock_owned());
+        eventually("the first call is sent", || exists(&server, "first"));
+        let second = scope.spawn(|| client.lock("second").try_lock_owned());
+        proxy.wait_until("it makes a connection", |stats| stats.accepted > accepted);
+        proxy.pass();
+        for (call, name) in [(first, "first"), (second, "second")] {
+            let guard = in_time(name, call).expect("on the open connection").expect("free");
+            guard.unlock().expect("held");
+        }
+    });
 }
 
 /// The error of a connection that cannot be made is no error of a call with an open connection.

@@ -293,7 +293,7 @@ impl Pool {
         };
         // After the pool time-out in one queue the caller does not join another.
         let may_wait = !limit.is_over(clock::now())
-            && failure.error.is_transient()
+            && (failure.error.is_transient() || failure.error.is_login_refused())
             && !failure.error.is_pool_timeout()
             && failure.error.code() != Some("READONLY");
         match (self.connections.shortest_open().filter(|_| may_wait), failure) {
