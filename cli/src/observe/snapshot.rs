@@ -127,10 +127,12 @@ impl Caller {
 
     /// Returns whether the hold has passed to another thread of the process since `before`.
     ///
-    /// Counts of holds tell this only if the client can have one hold of the lock at a time.
+    /// Counts of holds tell this only if the client can have one hold of the lock at a time, and if
+    /// its process knew of the hold before: right after a grant the process may not count it yet.
     pub(super) fn is_handed_off(&self, before: &Caller, is_exclusive: bool) -> bool {
         let changed = |new: Option<u64>, old: Option<u64>| Some(new? != old?);
-        let by_count = changed(self.acquired, before.acquired).filter(|_| is_exclusive);
+        let counts = is_exclusive && before.thread_number.is_some();
+        let by_count = changed(self.acquired, before.acquired).filter(|_| counts);
         let by_thread = changed(self.thread_number, before.thread_number);
         by_count == Some(true) || by_thread == Some(true)
     }

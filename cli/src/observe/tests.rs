@@ -77,6 +77,17 @@ fn a_minimum_that_keeps_the_lock_is_told_once() {
     assert!(last(&[&looks[..], &[look(4.0, &[])]].concat()).is_empty());
 }
 
+/// The process answers the first look before it has read the grant.
+#[test]
+fn a_hold_that_its_process_did_not_count_yet_is_no_hand_off() {
+    let count = |caller, acquired| Caller { acquired: Some(acquired), ..caller };
+    let early = lock("queue lock", &[count(caller("x"), 4)]);
+    let later = |acquired| lock("queue lock", &[count(live("x", 1, 0.0), acquired)]);
+    assert!(last(&[look(1.0, &[early]), look(2.0, &[later(5)])]).is_empty());
+    let handed_off = last(&[look(1.0, &[later(5)]), look(2.0, &[later(6)])]);
+    assert_eq!(handed_off.len(), 2, "{handed_off:?}");
+}
+
 #[test]
 fn equal_looks_tell_nothing() {
     let held = lock("lock", &[live("x", 1, 0.0)]);
