@@ -60,9 +60,9 @@ impl Client {
 
     /// Returns the lock with this name, of any kind, or `None` if it is free.
     ///
-    /// Has the facts of [`locks`](Client::locks), and needs no search. The name may also be one that
-    /// only Redisson takes, with braces that are no hash tag. Also returns a semaphore
-    /// with permits in use. Returns `None` also for a free lock with waiting callers, for a hash of
+    /// Has the facts of [`locks`](Client::locks), and needs no search. The name may also be one
+    /// that only Redisson takes, with braces that are no hash tag. Also returns a semaphore with
+    /// permits in use. Returns `None` also for a free lock with waiting callers, for a hash of
     /// another program, and for the name of a plain semaphore or a latch.
     ///
     /// Blocks until the servers answer, for one response time-out at most. Two round trips; one if

@@ -60,17 +60,13 @@ pub(crate) fn renewal(client: Uuid) -> Call {
 
 /// Returns the command that lets a client's record expire after `left`.
 pub(crate) fn expiry(client: Uuid, left: Duration) -> Call {
-    let left = Digits::new(clock::millis(left).unsigned_abs());
+    let left = Digits::of_millis(left);
     Call::on_key(b"PEXPIRE", key(client).as_bytes(), &[left.as_bytes()])
 }
 
 /// Returns the command that deletes a client's record.
 pub(crate) fn deletion(client: Uuid) -> Call {
     Call::on_key(b"DEL", key(client).as_bytes(), &[])
-}
-
-fn lifetime() -> Digits {
-    Digits::new(clock::millis(LIFETIME).unsigned_abs())
 }
 
 impl ClientRecord {
@@ -92,7 +88,7 @@ impl ClientRecord {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let [host, program] = [text(&self.host), text(&self.program)];
         let [version, label] = [text(&self.version), text(&self.label)];
-        let (key, lifetime) = (key(client), lifetime());
+        let (key, lifetime) = (key(client), Digits::of_millis(LIFETIME));
         let values =
             [&host, &pid, &program, &version, &start, &label].map(|value| value.as_bytes());
         let args = [lifetime.as_bytes()].into_iter().chain(values);

@@ -13,7 +13,6 @@ use crate::command::script;
 use crate::error::Result;
 use crate::transport::call::{Call, Digits};
 use crate::transport::reply::{self, Reply};
-use crate::util::clock;
 
 /// The record of a leader, and the remaining lease of its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +35,7 @@ pub(crate) fn announcement(
 ) -> Call {
     let (record, channel) = (name.leader_key(), name.election_channel());
     let token = Digits::new(token);
-    let lifetime = Digits::new(clock::millis(lifetime).unsigned_abs());
+    let lifetime = Digits::of_millis(lifetime);
     let keys = [name.key().as_bytes(), record.as_bytes()];
     let args = [owner.as_bytes(), token.as_bytes(), value.as_bytes(), lifetime.as_bytes()];
     let args = args.into_iter().chain([channel.as_bytes()]);

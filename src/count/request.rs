@@ -116,8 +116,8 @@ impl CountChange {
     /// Returns the call of the script that makes this change.
     pub(crate) fn call(self, name: &Name, record: &str) -> Call {
         let (key, round, record) = (name.key(), name.round_key(), record);
-        let lifetime = rules::digits(REQUEST_LIFETIME);
-        let round_lifetime = rules::digits(ROUND_LIFETIME);
+        let lifetime = Digits::of_millis(REQUEST_LIFETIME);
+        let round_lifetime = Digits::of_millis(ROUND_LIFETIME);
         let (lifetime, round_lifetime) = (lifetime.as_bytes(), round_lifetime.as_bytes());
         let (permits, latch) = (name.permits_channel().as_bytes(), name.latch_channel().as_bytes());
         let count = [key.as_bytes(), record.as_bytes()];
@@ -161,7 +161,7 @@ impl CountChange {
 
     /// Returns the call that settles a request that may have run.
     fn settling_call(self, name: &Name, record: &str) -> Call {
-        let lifetime = rules::digits(REQUEST_LIFETIME);
+        let lifetime = Digits::of_millis(REQUEST_LIFETIME);
         match self.settlement() {
             Settlement::Complete => self.call(name, record),
             Settlement::Close => {

@@ -148,8 +148,8 @@ impl Election {
     ///
     /// A standby follows a dead leader after this time, and up to one [poll
     /// interval](crate::Builder::poll_interval) later. The rules of
-    /// [`Lock::with_renewed_lease`](crate::Lock::with_renewed_lease) apply. The record of the leader
-    /// expires two such leases after its last announcement.
+    /// [`Lock::with_renewed_lease`](crate::Lock::with_renewed_lease) apply. The record of the
+    /// leader expires two such leases after its last announcement.
     #[must_use = "the lease belongs to the election that is returned"]
     pub fn with_renewed_lease(mut self, lease: Duration) -> Election {
         self.shared.set_renewed_lease(lease);

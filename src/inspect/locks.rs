@@ -192,8 +192,8 @@ impl Locks {
         Ok(found)
     }
 
-    /// Fails if the server is one of several nodes of a cluster, which refuses no search for the keys
-    /// of the others. For a client that is not configured for a cluster.
+    /// Fails if the server is one of several nodes of a cluster, which refuses no search for the
+    /// keys of the others. For a client that is not configured for a cluster.
     fn missed_nodes(&self) -> Result<()> {
         let limit = self.engine.limit(self.engine.response_limit());
         let inspector = Inspector::new(&self.engine, &limit);

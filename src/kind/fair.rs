@@ -26,7 +26,7 @@ use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{
     self, AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, Queueing, kind_of_lock,
 };
-use crate::transport::call::Call;
+use crate::transport::call::{Call, Digits};
 use crate::transport::script::Script;
 
 /// The kind of [`Client::fair_lock`](crate::Client::fair_lock): first come, first served.
@@ -55,8 +55,8 @@ impl KindRules for Fair {
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
         let waiter_timeout = args.waiter_timeout.unwrap_or_default();
-        let (lease, timeout) = (args.millis(), rules::digits(waiter_timeout));
-        let head_timeout = rules::digits(args.fair_waiter_timeout);
+        let (lease, timeout) = (args.millis(), Digits::of_millis(waiter_timeout));
+        let head_timeout = Digits::of_millis(args.fair_waiter_timeout);
         let taking =
             [lease.as_bytes(), args.owner.as_bytes(), timeout.as_bytes(), head_timeout.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
@@ -81,7 +81,7 @@ impl KindRules for Fair {
 
     fn undo(&self, name: &Name, owner: &Owner, waiter_timeout: Option<Duration>) -> Call {
         let channel = name.own_channel_prefix();
-        let timeout = rules::digits(waiter_timeout.unwrap_or_default());
+        let timeout = Digits::of_millis(waiter_timeout.unwrap_or_default());
         let args = [owner.as_bytes(), channel.as_bytes(), UNLOCKED, timeout.as_bytes()];
         Call::script(&script::FAIR_LEAVE, keys(name), args)
     }

@@ -19,7 +19,6 @@ use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{AcquireArgs, KindRules, LockRules, OtherHold, Queueing};
 use crate::transport::call::{Call, Digits};
 use crate::transport::script::Script;
-use crate::util::clock::millis;
 
 /// The rules of a plain lock with a named holder.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +33,7 @@ impl Named {
 
     /// Returns the call that extends the lease of this holder's holds, of any client.
     pub(crate) fn extension(name: &Name, holder: &str, lease: Duration) -> Call {
-        let lease = Digits::new(millis(lease).unsigned_abs());
+        let lease = Digits::of_millis(lease);
         let args = [lease.as_bytes(), holder.as_bytes()];
         Call::script(Plain.renewal(), [name.key().as_bytes()], args).replicated()
     }

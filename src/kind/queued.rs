@@ -31,7 +31,7 @@ use crate::kind::rules::{
     self, AcquireArgs, AcquireReply, EarlyRelease, GrantTerms, KindRules, ListensTo, LockRules,
     Place, PlaceArgs, QueuedReply, Queueing, TermsSince, kind_of_lock,
 };
-use crate::transport::call::Call;
+use crate::transport::call::{Call, Digits};
 use crate::transport::reply::Reply;
 use crate::transport::script::Script;
 
@@ -82,7 +82,7 @@ pub(crate) fn heartbeat<'a>(
 ) -> Call {
     let names: Vec<_> = names.collect();
     let keys = names.iter().flat_map(|name| keys(name));
-    let (client, lease) = (client.to_string(), rules::digits(terms.lease));
+    let (client, lease) = (client.to_string(), Digits::of_millis(terms.lease));
     let args = [client.as_bytes(), lease.as_bytes(), terms.mode()];
     Call::script(&script::QUEUE_HEARTBEAT, Vec::from_iter(keys), args)
 }
@@ -111,7 +111,7 @@ fn unreadable() -> Error {
 /// Returns the arguments of an acquire script for a caller that waits.
 fn place_args(args: &PlaceArgs) -> [Vec<u8>; 4] {
     let micros = |span: Duration| span.as_micros().to_string().into_bytes();
-    let lease = rules::digits(args.terms.lease).as_bytes().to_vec();
+    let lease = Digits::of_millis(args.terms.lease).as_bytes().to_vec();
     let known = args.known.map_or(String::new(), |Place(place)| place.to_string());
     [lease, args.terms.mode().to_vec(), micros(args.advance), known.into_bytes()]
 }

@@ -22,9 +22,8 @@ use crate::kind::rules::{
     self, AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, OtherHold, Pace, Queueing,
     kind_of_lock,
 };
-use crate::transport::call::Call;
+use crate::transport::call::{Call, Digits};
 use crate::transport::script::Script;
-use crate::util::clock::millis;
 
 /// The kind of the read side of [`Client::rw_lock`](crate::Client::rw_lock): holds share the lock.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +48,8 @@ fn write_keys(name: &Name) -> [&[u8]; 2] {
 }
 
 /// Returns the ms for which others know that the caller waits, or nothing if it ignores turns.
-fn announced(args: &AcquireArgs<'_>) -> String {
-    args.announced.map_or_else(String::new, |span| millis(span).to_string())
+fn announced(args: &AcquireArgs<'_>) -> Option<Digits> {
+    args.announced.map(Digits::of_millis)
 }
 
 impl KindRules for Read {
@@ -81,7 +80,8 @@ impl KindRules for Read {
         let turns = args.name.turns_key().as_bytes();
         let keys = [args.name.key().as_bytes(), timeout.as_bytes(), turns];
         let announced = announced(args);
-        let taking = [lease.as_bytes(), args.owner.as_bytes(), writer, announced.as_bytes()];
+        let announced = announced.as_ref().map_or(&b""[..], Digits::as_bytes);
+        let taking = [lease.as_bytes(), args.owner.as_bytes(), writer, announced];
         let argv = taking.into_iter().chain(args.wake_args());
         Call::script(&script::READ_ACQUIRE, keys, argv)
     }
@@ -131,7 +131,8 @@ impl KindRules for Write {
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
         let (lease, announced) = (args.millis(), announced(args));
-        let taking = [lease.as_bytes(), args.owner.as_bytes(), announced.as_bytes()];
+        let announced = announced.as_ref().map_or(&b""[..], Digits::as_bytes);
+        let taking = [lease.as_bytes(), args.owner.as_bytes(), announced];
         let argv = taking.into_iter().chain(args.wake_args());
         Call::script(&script::WRITE_ACQUIRE, write_keys(args.name), argv)
     }

@@ -15,7 +15,6 @@ use crate::events::Kind;
 use crate::transport::call::{Call, Digits};
 use crate::transport::reply::{self, Reply};
 use crate::transport::script::Script;
-use crate::util::clock;
 
 /// A kind of [`Lock`](crate::Lock), for code that is generic over the kind.
 ///
@@ -120,7 +119,7 @@ pub(crate) struct Wake<'a> {
 impl AcquireArgs<'_> {
     /// Returns the lease in milliseconds.
     pub(crate) fn millis(&self) -> Digits {
-        digits(self.lease)
+        Digits::of_millis(self.lease)
     }
 
     /// Returns the last arguments of every acquire script.
@@ -143,12 +142,7 @@ pub(crate) fn nobody(owner: &Owner) -> String {
 
 /// Returns a span as a script argument: whole milliseconds, rounded up.
 pub(crate) fn digits_up(span: Duration) -> Digits {
-    digits(span + Duration::from_nanos(999_999))
-}
-
-/// Returns a span as a script argument: whole milliseconds, rounded down.
-pub(crate) fn digits(span: Duration) -> Digits {
-    Digits::new(clock::millis(span).unsigned_abs())
+    Digits::of_millis(span + Duration::from_nanos(999_999))
 }
 
 /// The reply of the server to an acquire.

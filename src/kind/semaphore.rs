@@ -92,7 +92,7 @@ pub(crate) struct PermitPollReply {
 
 /// Returns the call that polls these semaphores. A claim lasts for `lifetime` after its last poll.
 pub(crate) fn poll(polls: &[PermitPoll<'_>], lifetime: Duration) -> Call {
-    let lifetime = rules::digits(lifetime);
+    let lifetime = Digits::of_millis(lifetime);
     let numbers = |poll: &PermitPoll<'_>| {
         [u64::from(poll.permits), clock::millis(poll.waited).unsigned_abs()].map(Digits::new)
     };

@@ -27,8 +27,8 @@ use crate::lock::handle::Lock;
 ///
 /// Readers and writers take turns. While a writer waits, no further reader enters: the writer waits
 /// for the readers that were there before. After a release by a writer, the readers that wait enter
-/// before the next writer: they have a hundredth of their poll interval, at least 10 ms. So a reader
-/// waits for one writer. A caller that dies while it waits delays the others by one [poll
+/// before the next writer: they have a hundredth of their poll interval, at least 10 ms. So a
+/// reader waits for one writer. A caller that dies while it waits delays the others by one [poll
 /// interval](crate::Builder::poll_interval) at most. Two things follow:
 /// - The verbs that do not wait refuse a lock that is free, or held by readers, while another
 ///   caller has its turn.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::stats::Counter;
+use crate::util::clock;
 
 /// One bucket for each bit length of a 64-bit number.
 const BUCKETS: usize = u64::BITS as usize + 1;
@@ -116,7 +117,7 @@ impl Default for HistogramCells {
 impl HistogramCells {
     /// Counts a duration.
     pub(super) fn record(&self, duration: Duration) {
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = clock::nanos(duration);
         self.buckets[bucket(nanos)].add(1);
         let before = self.sum.fetch_add(nanos, Ordering::Relaxed);
         if before.checked_add(nanos).is_none() {

@@ -8,9 +8,10 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::transport::script::{JoinedBy, Script};
-use crate::util::clock::Moment;
+use crate::util::clock::{self, Moment};
 
 /// The packed name and the packed length of the digest, which precede the digest of a script call.
 const EVALSHA: &[u8] = b"$7\r\nEVALSHA\r\n$40\r\n";
@@ -248,6 +249,11 @@ impl Digits {
             }
         }
         digits
+    }
+
+    /// Returns a span as an argument of a command: whole milliseconds, rounded down.
+    pub(crate) fn of_millis(span: Duration) -> Digits {
+        Digits::new(clock::millis(span).unsigned_abs())
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {

@@ -58,7 +58,8 @@ impl Add<Duration> for Moment {
     }
 }
 
-fn nanos(span: Duration) -> u64 {
+/// Returns whole nanoseconds, at most the largest number.
+pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 

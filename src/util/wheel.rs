@@ -26,7 +26,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::util::clock::Moment;
+use crate::util::clock::{self, Moment};
 
 #[cfg(test)]
 mod tests;
@@ -102,7 +102,7 @@ impl<T> Wheel<T> {
     pub(crate) fn new(tick: Duration, start: Moment) -> Wheel<T> {
         Wheel {
             start,
-            tick: u64::try_from(tick.as_nanos()).unwrap_or(u64::MAX).max(1),
+            tick: clock::nanos(tick).max(1),
             reached: 0,
             slots: Box::new([WheelSlot::EMPTY; SLOTS]),
             entries: Vec::new(),

@@ -12,8 +12,8 @@
 //! background requests that are not retried: the watchdog never waits for their replies, so they
 //! delay no renewal of a lease. A renewal that finds no record (a server lost its data) makes the
 //! next round write it again. The thread deletes the record when it ends, so that no later renewal
-//! can bring it back. If the minimum of a released hold still runs then, the record expires with it:
-//! until then it names the former holder.
+//! can bring it back. If the minimum of a released hold still runs then, the record expires with
+//! it: until then it names the former holder.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -22,7 +22,7 @@ use crate::local::hold::{HoldStatus, TimerTask};
 use crate::stats::Series;
 use crate::transport::call::{Call, Digits};
 use crate::transport::pool::request::CallReply;
-use crate::util::clock::{self, Moment, millis};
+use crate::util::clock::{self, Moment};
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 
@@ -127,7 +127,7 @@ impl Watchdog {
             let holds = batch.iter().map(|due| &due.watched);
             match batch.first().and_then(|due| due.lease) {
                 Some(lease) => {
-                    let lease = Digits::new(millis(lease).unsigned_abs());
+                    let lease = Digits::of_millis(lease);
                     renewal_call(holds, lease.as_bytes()).replicated()
                 }
                 None => renewal_call(holds, VERIFY_ONLY),
@@ -325,7 +325,7 @@ fn renewal_call<'a>(
 
 /// Returns the call that extends one hold, for `extend` and nested guards with longer leases.
 pub(crate) fn extension_call(watched: &WatchedHold, lease: Duration) -> Call {
-    let lease = Digits::new(millis(lease).unsigned_abs());
+    let lease = Digits::of_millis(lease);
     renewal_call(std::slice::from_ref(watched).iter(), lease.as_bytes()).replicated()
 }
 

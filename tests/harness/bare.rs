@@ -11,7 +11,8 @@ use super::{Server, pttl};
 
 /// The files whose text precedes that of other scripts: of each script that grants a queue lock,
 /// of each of a fair lock, of each that must know whether a hash is a lock, of each that knows the
-/// turns at a read-write lock, and of each that describes a semaphore. They are no scripts themselves.
+/// turns at a read-write lock, and of each that describes a semaphore. They are no scripts
+/// themselves.
 pub const COMMON_TEXTS: [&str; 5] =
     ["queue_grant", "fair_queue", "lock_form", "rw_turn", "permit_counts"];
 

@@ -139,8 +139,8 @@ fn prepare(command: &mut Command, terminal: Option<Terminal>, guard: Option<Owne
     }
 }
 
-/// Announces this process to the guard; returns false if the guard has ended, which must not end the
-/// command by SIGPIPE.
+/// Announces this process to the guard; returns false if the guard has ended, which must not end
+/// the command by SIGPIPE.
 #[allow(unsafe_code, reason = "neither effect runs code of this program")]
 fn announce(guard: &OwnedFd) -> bool {
     // SAFETY: neither an ignored signal nor the former effect, which exec would have kept, has a

@@ -20,8 +20,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The most connections: one for the lock, one more if the first is silent.
 const CONNECTIONS: usize = 2;
 
-/// Ignores all events.
-///
 /// Returns the settings of the client for this command line.
 pub(super) fn settings(builder: Builder, args: &RunArgs) -> Builder {
     let builder = builder.pool_size(CONNECTIONS);

@@ -284,7 +284,7 @@ impl<K: LockKind> Lock<K> {
         }
     }
 
-    /// Returns a hold of this handle without a guard that this thread may end, and the share that it has.
+    /// Returns a hold of this handle without a guard that this thread may end, and its share.
     fn detached(&self, context: &LockContext) -> Option<(Arc<Hold>, HoldShare)> {
         let mine = |hold: &Hold| self.is_mine(hold);
         context.local.detached(mine, ThreadId::current(), clock::now())

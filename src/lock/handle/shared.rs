@@ -87,9 +87,11 @@ impl SharedHandle {
     pub(crate) fn set_renewed_lease(&mut self, lease: Duration) {
         self.lease = None;
         let lease = lease.min(LONGEST_LEASE);
-        self.require(|_| match lease < SHORTEST_RENEWED_LEASE {
-            true => Err(Error::configuration("the renewed lease is below 100 ms")),
-            false => Ok(()),
+        self.require(|_| {
+            if lease < SHORTEST_RENEWED_LEASE {
+                return Err(Error::configuration("the renewed lease is below 100 ms"));
+            }
+            Ok(())
         });
         if let Ok(context) = &self.context {
             context.engine.watchdog.expect_lease(lease);

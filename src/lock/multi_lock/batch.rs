@@ -9,10 +9,9 @@
 use crate::acquire::{AcquireCall, Acquirer, CallEntry, GrantReply, HoldHandle};
 use crate::command::script;
 use crate::error::{Error, LostReason, Result};
-use crate::kind::rules;
 use crate::local::{Local, hold};
 use crate::lock::multi_lock::acquire::MultiOutcome;
-use crate::transport::call::{Call, ConnectionId};
+use crate::transport::call::{Call, ConnectionId, Digits};
 use crate::transport::pool::Target;
 use crate::transport::pool::request::{CallReply, Failure};
 use crate::transport::topology::route::Generation;
@@ -128,7 +127,7 @@ impl<'a> BatchAcquire<'a> {
 
     fn command(&self) -> Call {
         let lease = self.first.lease();
-        let digits = rules::digits(lease);
+        let digits = Digits::of_millis(lease);
         let keys = self.locals().map(|local| local.name().key().as_bytes());
         let owners = self.acquirers.iter().map(|(_, acquirer)| acquirer.owner.as_bytes());
         let args = std::iter::once(digits.as_bytes()).chain(owners);

@@ -88,21 +88,17 @@ pub(crate) struct LongestWait(AtomicU64);
 
 impl LongestWait {
     pub(crate) fn new(longest: Duration) -> LongestWait {
-        LongestWait(AtomicU64::new(nanos(longest)))
+        LongestWait(AtomicU64::new(clock::nanos(longest)))
     }
 
     /// Shortens the wait to `longest`, unless it is shorter.
     pub(crate) fn shorten(&self, longest: Duration) {
-        self.0.fetch_min(nanos(longest), Ordering::Relaxed);
+        self.0.fetch_min(clock::nanos(longest), Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The time-outs of a pool.

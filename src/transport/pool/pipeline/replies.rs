@@ -27,7 +27,7 @@ use crate::transport::pool::pipeline::in_flight::InFlight;
 use crate::transport::pool::pipeline::{Connection, ExchangeResult, PipelineContext};
 use crate::transport::pool::request::{CallReply, Failure, PipelineCommand, ReplyTo, Request};
 use crate::transport::reply::Reply;
-use crate::util::clock::{self, Moment, millis};
+use crate::util::clock::{self, Moment};
 
 /// How often a script is loaded for one request before `NOSCRIPT` is an error.
 const MAX_LOADS: u8 = 3;
@@ -224,8 +224,8 @@ impl PipelineContext {
 
     /// Returns the command that waits for replicas of everything written before it.
     pub(super) fn wait_for_replicas(&self) -> Call {
-        let timeout = millis(self.timeouts().replicas).unsigned_abs();
-        let (wanted, timeout) = (Digits::new(self.pool.replicas.into()), Digits::new(timeout));
+        let wanted = Digits::new(self.pool.replicas.into());
+        let timeout = Digits::of_millis(self.timeouts().replicas);
         Call::command(&[b"WAIT", wanted.as_bytes(), timeout.as_bytes()])
     }
 
