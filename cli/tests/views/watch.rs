@@ -138,13 +138,25 @@ fn a_queue_lock_keeps_the_owner_of_its_waiter() {
     drop(join(next));
 }
 
+/// Returns a watch of `a` whose first look the process of the holder answered.
+///
+/// On a busy machine the answer may be late. A watch asks again a second later, without an event.
+fn watch_that_knows_the_thread(server: &Server) -> Running {
+    let mut known = None;
+    eventually("a look has the thread of the holder", || {
+        let watch = Running::watch(&["a", "--url", &server.url()]);
+        known = (!watch.until("acquired", &[])["thread"].is_null()).then_some(watch);
+        known.is_some()
+    });
+    known.expect("a watch")
+}
+
 #[test]
 fn a_hand_off_between_threads_of_a_process_is_told() {
     let server = Server::start();
     let client = build(patient(server.url()).announce(true).local_handoff(512, NEVER));
     let guard = client.lock("a").lock_owned().expect("free");
-    let watch = Running::watch(&["a", "--url", &server.url()]);
-    watch.until_identified();
+    let watch = watch_that_knows_the_thread(&server);
     let lock = client.lock("a");
     let next = thread::Builder::new().name("second".into());
     let next = next.spawn(move || lock.lock_owned().expect("granted")).expect("a thread");
