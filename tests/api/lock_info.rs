@@ -70,9 +70,10 @@ fn the_info_of_each_kind_is_that_of_a_search() {
         ("kept", "lock"),
     ];
     for (name, kind) in kinds {
-        eventually("the process has answered", || {
-            let ours = !["java", "kept"].contains(&name);
-            !ours || held(&stage.looking, name).holders()[0].thread_number().is_some()
+        eventually("the process has answered, and its record is written", || {
+            let is_ours = !["java", "kept"].contains(&name);
+            let is_known = |it: &HolderInfo| it.thread_number().is_some() && it.pid().is_some();
+            !is_ours || is_known(&held(&stage.looking, name).holders()[0])
         });
         let info = held(&stage.looking, name);
         let mut search = stage.looking.locks(name).expect("a good pattern");
@@ -100,8 +101,10 @@ fn a_semaphore_with_permits_in_use_has_an_info_like_a_lock() {
     for name in names {
         let semaphore = client.semaphore(name).with_permits(5).with_lease(NEVER / 2);
         let _permits = [semaphore.acquire_many(2), stage.holding.semaphore(name).acquire()];
-        let record = record_key(client.id());
-        eventually("the record of the client", || exists(&stage.server, &record));
+        let records = [&client, &stage.holding].map(|client| record_key(client.id()));
+        eventually("the records of the clients", || {
+            records.iter().all(|record| exists(&stage.server, record))
+        });
         let info = held(&stage.looking, name);
         assert_eq!((info.kind(), info.in_use(), info.permits()), ("semaphore", Some(3), Some(5)));
         let holders = stage.looking.semaphore(name).holders().expect("an answer");
