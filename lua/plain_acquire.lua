@@ -18,6 +18,7 @@ if redis.call('hexists', lock, owner) == 1 then
   end
   return -2
 end
+ask_holder(lock)
 if wake then
   redis.call('publish', wake, channel)
 end

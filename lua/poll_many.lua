@@ -1,4 +1,4 @@
--- Finds the locks among many that are worth an attempt.
+-- Finds the locks among many that are worth an attempt, and asks for holds that may linger.
 -- KEYS: n the locks' hashes
 -- ARGV: none
 -- RETURNS: the positions (from 1) of the locks that are free or cannot be read
@@ -9,6 +9,8 @@ for position, lock in ipairs(KEYS) do
   local fields = redis.pcall('hlen', lock)
   if type(fields) == 'table' or fields == 0 then
     free[#free + 1] = position
+  else
+    ask_holder(lock)
   end
 end
 return free

@@ -39,6 +39,9 @@ if waits and waits > 0 and before ~= client and (not writer or writer == client)
   announce(turns, 'writer', waits, now, client)
   is_announced = true
 end
+if not is_free then
+  ask_holder(lock)
+end
 if wake then
   redis.call('publish', wake, channel)
 end

@@ -268,7 +268,8 @@ pub use election::Election;
 pub use election::leadership::Leadership;
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use events::{
-    Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
+    Acquired, Audit, Events, Idle, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed,
+    Waited,
 };
 pub use inspect::holder::HolderInfo;
 pub use inspect::info::{LockInfo, WaitingInfo};

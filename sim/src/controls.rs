@@ -17,7 +17,7 @@ pub struct Control {
 }
 
 /// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 39] = [
+pub const CONTROLS: [Control; 41] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -71,6 +71,12 @@ pub const CONTROLS: [Control; 39] = [
     Control { fault: "observers-stay", promise: Promise::Leftovers, plan: brief_observers },
     Control { fault: "hand-off-uncounted", promise: Promise::Told, plan: told_hand_offs },
     Control { fault: "announced-for-ever", promise: Promise::Wait, plan: dead_writers },
+    Control { fault: "asked-in-vain", promise: Promise::Wait, plan: asked_for },
+    Control {
+        fault: "lease-from-take-over",
+        promise: Promise::Exclusion,
+        plan: lease_from_take_over,
+    },
     // Faults that reviews found once, put back.
     Control {
         fault: "release-raced-by-message",
@@ -396,6 +402,33 @@ fn dead_writers(seed: u64) -> Plan {
         ..work
     });
     Plan { quiet: 3000..5000, ..plan }
+}
+
+/// Processes want a hold that lingers for longer than the bound of a wait.
+fn asked_for(seed: u64) -> Plan {
+    plain(seed, vec![Fault::Quiet], |work| Work {
+        threads: 1,
+        locks: 1,
+        leases: [Duration::from_secs(12); 2],
+        lingering: 50,
+        poll_interval: Duration::from_millis(500),
+        ..work
+    })
+}
+
+/// Workers are stopped for longer than their leases, while holds linger.
+fn lease_from_take_over(seed: u64) -> Plan {
+    let plan = plain(seed, vec![Fault::StopWorker], |work| Work {
+        workers: 4,
+        threads: 1,
+        locks: 4,
+        used_for: LONG,
+        pause: Duration::from_millis(100),
+        longest: [Duration::from_millis(600); 2],
+        lingering: 50,
+        ..work
+    });
+    Plan { quiet: 300..800, lasting: 1600..2500, ..plan }
 }
 
 /// Threads give their guards away, and wait for the lock.

@@ -82,7 +82,11 @@ pub fn violations(history: &History) -> Vec<Violation> {
     let Some(Looks { calls, without, .. }) = LOOKS.take() else { return Vec::new() };
     let found = without.iter().filter_map(|(call, at)| {
         let (request, asked) = calls.get(call)?;
-        let is_excused = history.may_have_lost_between(&request.lock, *asked, *at);
+        // A hold that was taken over may have been lost before.
+        let lingers = request.may_linger();
+        let since =
+            if lingers { asked.saturating_sub(history.workers[call.0].linger) } else { *asked };
+        let is_excused = history.may_have_lost_between(&request.lock, since, *at);
         let text = || format!("worker {} at {:.3} s: {request:?}", call.0, *at as f64 / 1e9);
         (!is_excused).then(|| Promise::Lease.violation(text()))
     });

@@ -1,6 +1,6 @@
 //! What clients tell of their holds and count of them: both must add up when all guards are gone.
 
-use leasehold::{Acquired, Client, Error, Events, Lost, Released, Stats};
+use leasehold::{Acquired, Client, Error, Events, Idle, Lost, Released, Stats};
 use simulated::memory;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -22,6 +22,7 @@ struct Told {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Held,
+    Idle,
     Lost,
     Released,
 }
@@ -34,7 +35,7 @@ impl Ledger {
             match state {
                 State::Held => told.acquired += 1,
                 State::Lost => told.lost += 1,
-                State::Released => {}
+                State::Idle | State::Released => {}
             }
             if !after.contains(&before) {
                 told.wrong.push(format!("{event:?} after {before:?}"));
@@ -50,10 +51,12 @@ impl Ledger {
             let stats: Vec<Stats> = clients.iter().map(Client::stats).collect();
             let sum = |count: fn(&Stats) -> u64| stats.iter().map(count).sum::<u64>();
             let ended = sum(Stats::released) + sum(Stats::lost_in_total);
-            let open = told.holds.iter().filter(|(_, state)| **state == State::Held);
+            let taken = [Stats::acquired, Stats::passed_locally, Stats::lingered].map(sum);
+            let is_open = |state: &State| matches!(state, State::Held | State::Idle);
+            let open = told.holds.iter().filter(|(_, state)| is_open(state));
             wrong.extend(open.map(|(hold, _)| format!("hold {hold} has no end")));
             for (name, counted, right) in [
-                ("acquired", sum(Stats::acquired) + sum(Stats::passed_locally), told.acquired),
+                ("acquired", taken.iter().sum(), told.acquired),
                 ("lost", sum(Stats::lost_in_total), told.lost),
                 // A hold that is lost before it has a guard is not released.
                 ("ended", ended, sum(Stats::acquired) + sum(Stats::released_after_expiry)),
@@ -70,8 +73,13 @@ impl Ledger {
 
 impl Events for Ledger {
     fn acquired(&self, event: &Acquired) {
-        // A hand-off keeps the hold.
-        self.note(event.hold, &[None, Some(State::Held)], State::Held, event);
+        // A hand-off keeps the hold, and so does a take-over.
+        let before = [None, Some(State::Held), Some(State::Idle)];
+        self.note(event.hold, &before, State::Held, event);
+    }
+
+    fn idle(&self, event: &Idle) {
+        self.note(event.hold, &[Some(State::Held)], State::Idle, event);
     }
 
     fn lost(&self, event: &Lost) {
@@ -81,7 +89,7 @@ impl Events for Ledger {
     fn released(&self, event: &Released) {
         // A release that finds the hold lost tells of both.
         let is_lost = event.error.as_ref().is_some_and(Error::is_lost);
-        let before = if is_lost { State::Lost } else { State::Held };
-        self.note(event.hold, &[Some(before)], State::Released, event);
+        let before = if is_lost { [State::Lost; 2] } else { [State::Held, State::Idle] };
+        self.note(event.hold, &before.map(Some), State::Released, event);
     }
 }

@@ -207,7 +207,8 @@ impl<'a> Workers<'a> {
             let text = format!("worker {index} had up to {most} tasks");
             self.violations.push(Promise::Growth.violation(text));
         }
-        self.ended.insert(index, (Worker { lease, killed, stalls: Vec::new() }, records));
+        self.ended
+            .insert(index, (Worker { lease, killed, linger: 0, stalls: Vec::new() }, records));
     }
 }
 

@@ -35,7 +35,9 @@
 //!   locks and permits of a dead process are free at the end of their lease (by default 30 s).
 //! - **Waiting.** After a release in another process, the first waiting thread of a process gets
 //!   the lock within two round trips and 2 ms (spin lock: after a pause), unless a third process is
-//!   faster. If the release message is lost, the thread asks within the poll interval (1 s).
+//!   faster. If the release message is lost, the thread asks within the poll interval (1 s). A hold
+//!   that [lingers](crate::Lock::with_linger) is released when a waiting thread asks for it; if that
+//!   message is lost, the thread asks again within the poll interval.
 //! - **Exact counts.** Plain semaphores and latches count each change once, also after a lost
 //!   reply.
 //! - **Deadlines and errors.** A call returns at most 100 ms after its deadline, cancellation or

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | `leasehold_lock_acquired_total` | [`Stats::acquired`](crate::Stats::acquired) |
 //! | `leasehold_lock_passed_locally_total` | [`Stats::passed_locally`](crate::Stats::passed_locally) |
+//! | `leasehold_lock_lingered_total` | [`Stats::lingered`](crate::Stats::lingered) |
 //! | `leasehold_lock_released_total` | [`Stats::released`](crate::Stats::released) |
 //! | `leasehold_lock_released_after_expiry_total` | [`Stats::released_after_expiry`](crate::Stats::released_after_expiry) |
 //! | `leasehold_lock_lost_total` | [`Stats::lost`](crate::Stats::lost); label `reason`: `expired`, `gone`, `held_too_long` |
@@ -39,7 +40,8 @@
 //! The name of a lock is never a label, because the number of names has no bound.
 //!
 //! A hand-off between handles with different labels moves the hold from one label to the other in
-//! `leasehold_locks_held`, and counts as passed locally for the label of the new holder. The
+//! `leasehold_locks_held`, and counts as passed locally for the label of the new holder. So does a
+//! take-over of a hold that lingers, which counts as lingered. The
 //! release, the loss and the time of the hold count for the label of the last holder. One command
 //! for several members of a `MultiLock` counts its round trip for the first member. A panic of the
 //! recorder is caught and logged.

@@ -101,6 +101,7 @@ impl<'a> Acquirer<'a> {
             renewed: call.options.lease.is_none(),
             holder: self.caller.holder.clone(),
             settings: self.caller.settings.clone(),
+            linger: self.caller.settings.linger().filter(|_| self.id.may_linger()),
             granted_at: reply.at,
             late_copy: reply.late_copy,
             tokens: reply.tokens,
@@ -110,6 +111,10 @@ impl<'a> Acquirer<'a> {
         let hold = local.granted(self.ticket, &self.caller, grant, round_trip);
         self.ticket = None;
         let handle = call.handle(hold);
+        if self.id.may_linger() {
+            // Others ask for the hold on the control channel.
+            call.context.engine.listeners.stay_connected();
+        }
         call.context.engine.watchdog.watch_granted(handle.watched(), reply.generation);
         handle
     }
@@ -146,7 +151,8 @@ impl<'a> Acquirer<'a> {
 fn identity(call: &AcquireCall<'_>, claimant: Option<Arc<str>>) -> (HoldId, Owner) {
     let (client, suffix) = (call.context.engine.id, call.rules.suffix());
     let Some(permits) = call.options.permits else {
-        let id = HoldId::of(call.rules.kind());
+        let lingers = call.linger(clock::now()).is_some();
+        let id = HoldId::of(call.rules.kind(), lingers);
         return (id, Owner::new(client, id, suffix).named(call.holder_name.cloned()));
     };
     let id = HoldId::block(permits.count);

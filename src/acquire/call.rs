@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::kind::rules::{KindRules, PermitRequest, Queueing};
 use crate::local::hold::{Hold, HoldSettings};
 use crate::local::table::{EntryOutcome, EntryRequest};
-use crate::local::{Caller, YieldsTo};
+use crate::local::{Caller, JoinOutcome, YieldsTo};
 use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Moment, Patience};
 
@@ -145,9 +145,14 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Counts one more guard of this thread's hold, or joins the process's queue.
+    /// Takes over a hold that lingers, counts one more guard of this thread's hold, or joins the
+    /// process's queue.
     pub(crate) fn enter(&self, now: Moment) -> Result<CallEntry<'_>> {
         self.check_not_ended()?;
+        if let Some(handle) = self.take_over(now)? {
+            self.context.local.report_acquired(handle.hold(), Duration::ZERO);
+            return Ok(CallEntry::Held(handle));
+        }
         let AcquireOptions { on_behalf, owned, lease, patience, .. } = self.options;
         let thread = on_behalf.and_then(Holder::thread).unwrap_or_else(ThreadId::current);
         let waits = patience != Patience::None;
@@ -165,15 +170,42 @@ impl<'a> AcquireCall<'a> {
             EntryOutcome::New => None,
             EntryOutcome::Busy => return self.refuse_at_once(),
         };
-        self.context.engine.wait_until_ready(&self.limit())?;
+        self.context.engine.wait_until_ready(|| self.limit())?;
         let caller = Caller::of(request, on_behalf, self.settings);
         if self.rules.queueing() == Queueing::None {
             return Ok(CallEntry::Acquirer(Acquirer::new(self, now, caller, None, beside)));
         }
         match self.context.local.join_queue(caller.clone(), now) {
-            None => self.refuse_at_once(),
-            ticket => Ok(CallEntry::Acquirer(Acquirer::new(self, now, caller, ticket, beside))),
+            JoinOutcome::Queued(ticket) => {
+                let ticket = Some(ticket);
+                Ok(CallEntry::Acquirer(Acquirer::new(self, now, caller, ticket, beside)))
+            }
+            JoinOutcome::BehindIdle => self.enter(now),
+            JoinOutcome::Refused => self.refuse_at_once(),
         }
+    }
+
+    /// Takes over a hold that lingers here. Has a hold released that the caller cannot have, so that
+    /// the acquire follows that release.
+    pub(super) fn take_over(&self, now: Moment) -> Result<Option<HoldHandle>> {
+        let LockContext { engine, local } = &**self.context;
+        if !local.has_idle_hold() {
+            return Ok(None);
+        }
+        // The hold belongs to the parent of a forked child.
+        engine.router.check_process()?;
+        let AcquireOptions { lease, owned, on_behalf, .. } = self.options;
+        let holder = || Holder::of_caller(on_behalf, owned);
+        let take_over = || local.take_over(self.rules, holder(), self.settings, now);
+        let Some(hold) = lease.is_none().then(take_over).flatten() else {
+            engine.watchdog.give_up(local, None);
+            return Ok(None);
+        };
+        let handle = self.handle(hold);
+        if self.settings.max_hold().is_some() {
+            handle.watch_limit();
+        }
+        Ok(Some(handle))
     }
 
     /// Refuses a call that does not wait, because of another thread of this process.
@@ -193,6 +225,12 @@ impl<'a> AcquireCall<'a> {
     pub(crate) fn lease(&self) -> Duration {
         let of_client = || self.context.engine.settings.watchdog_timeout;
         self.options.lease.or(self.settings.renewed_lease()).unwrap_or_else(of_client)
+    }
+
+    /// Returns the time for which a new hold may linger; `None` if it may not.
+    pub(super) fn linger(&self, now: Moment) -> Option<Duration> {
+        let linger = self.settings.linger().filter(|_| self.options.lease.is_none())?;
+        self.context.local.may_linger(now).then_some(linger)
     }
 
     /// Returns the limit of the wait for a reply.

@@ -2,8 +2,8 @@
 //!
 //! Reading order: `call.rs` (one call of a verb), `acquirer.rs` (a caller that asks for a new
 //! hold), `question.rs` (its question for the [loop](crate::wait), and the acquire command),
-//! `handle.rs` (a guard's share of a hold), `release.rs` and `release_outcome.rs` (the end of a
-//! share). Imports: `wait` and below.
+//! `handle.rs` (a guard's share of a hold), `release.rs` (the end of a share). Imports: `wait` and
+//! below.
 
 mod acquirer;
 mod call;
@@ -12,7 +12,6 @@ mod handle;
 mod model;
 mod question;
 mod release;
-mod release_outcome;
 
 pub(crate) use acquirer::{Acquirer, GrantReply};
 pub(crate) use call::{AcquireCall, AcquireOptions, CallEntry, REPLY_GRACE};

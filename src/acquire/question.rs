@@ -46,7 +46,7 @@ use crate::local::mailbox::News;
 use crate::local::permit_queue::PermitWaiter;
 use crate::local::permits::PermitPlace;
 use crate::local::waiters::{GrantBase, WaiterGrant};
-use crate::local::{Turn, YieldsTo};
+use crate::local::{JoinOutcome, Turn, YieldsTo};
 use crate::transport::call::{Call, ConnectionId, LateCopy};
 use crate::transport::listener::channels::{
     AwaitedMessage, Channel, ListenerSession, Registration, SubscriptionState,
@@ -61,6 +61,12 @@ use crate::util::sync::Parker;
 use crate::wait::own_guard::OwnGuardWarning;
 use crate::wait::schedule::{ChannelView, RetrySchedule};
 use crate::wait::{Question, Step, wait_for};
+
+/// The number of callers that may have a fenced hold that lingers, one after the other.
+///
+/// Even callers without any work between take about one token per microsecond then. So tokens stay
+/// behind the server's time, from which they go on if the counter is lost.
+const LINGERING_HOLDERS: u32 = 128;
 
 /// The question of one call for a lock or for permits.
 pub(super) struct LockQuestion<'a> {
@@ -233,8 +239,20 @@ impl<'a> LockQuestion<'a> {
             return Ok(Some(handle));
         }
         drop(handle);
-        *ticket = self.call.context.local.join_queue(caller.clone(), now).or(*ticket);
-        Ok(None)
+        loop {
+            match self.call.context.local.join_queue(caller.clone(), now) {
+                JoinOutcome::Queued(place) => *ticket = Some(place),
+                JoinOutcome::Refused => {}
+                JoinOutcome::BehindIdle => match self.call.take_over(now)? {
+                    None => continue,
+                    Some(handle) => {
+                        *ticket = None;
+                        return Ok(Some(handle));
+                    }
+                },
+            }
+            return Ok(None);
+        }
     }
 
     /// Emits the events of a call that has ended.
@@ -546,6 +564,9 @@ impl LockQuestion<'_> {
     fn threads_to_serve(&self) -> u32 {
         if !self.call.rules.has_tokens() || self.call.rules.queueing() == Queueing::None {
             return 1;
+        }
+        if self.acquirer.id.may_linger() {
+            return LINGERING_HOLDERS;
         }
         let LockContext { engine, local } = self.context();
         let behind = self.acquirer.ticket.map_or(0, |_| local.queue_len().saturating_sub(1));

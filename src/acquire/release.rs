@@ -2,7 +2,7 @@
 //!
 //! The release is queued in the same step that ends the hold (`local/`). `unlock` then waits for
 //! the reply. A drop only has the release written; the next thread that uses the connection reads
-//! the reply. `release_outcome.rs` gives both replies the same meaning.
+//! the reply. `local/release_outcome.rs` gives both replies the same meaning.
 //!
 //! An early release, before the minimum of a hold (`Lock::with_min_hold`), keeps the lock taken
 //! without a holder. The lock stays taken for the time that is left when the release is queued. A
@@ -22,7 +22,7 @@ use crate::local::EndOutcome;
 use crate::local::table::HoldShare;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
-use crate::transport::pool::request::{BackgroundTask, Failure, Request};
+use crate::transport::pool::request::{Failure, Request};
 use crate::transport::pool::router::RoutedCall;
 use crate::util::clock;
 
@@ -122,13 +122,7 @@ impl HoldHandle {
     }
 
     fn background_release(&self) -> Request {
-        let (local, hold) = (Arc::clone(&self.context.local), Arc::clone(&self.hold));
-        let task = BackgroundTask::new(self.hold.server_expiry_bound())
-            .outlasts_deadline(self.hold.rules().outlives_its_lease())
-            .undoes(self.effect(), self.hold.late_copy())
-            // The log and the events have the error of the outcome; no caller waits for it.
-            .then(move |outcome| drop(local.finish_release(&hold, outcome)));
-        Request::background(self.release(), task)
+        self.watched().background_release(self.release(), self.effect())
     }
 
     /// Returns how long a hold lasts that a late copy of the acquire command takes, or its place in
@@ -180,7 +174,7 @@ impl PendingRelease {
     pub(crate) fn finish(self, response_limit: ResponseLimit) -> Result<()> {
         match (self.outcome, self.queued) {
             (EndOutcome::Nested, _) => self.handle.check(),
-            (EndOutcome::HandedOff, _) => Ok(()),
+            (EndOutcome::HandedOff | EndOutcome::Lingers, _) => Ok(()),
             (EndOutcome::Queued, Some(pending)) => self.handle.wait_for(pending, response_limit),
             (EndOutcome::Lost | EndOutcome::Queued, _) => Err(self.handle.lost()),
             (EndOutcome::NotHeld, _) => Err(self.handle.with_lock_name(not_held())),

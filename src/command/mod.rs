@@ -5,8 +5,10 @@
 //! [`script`] (the table of Lua scripts), then [`owner`] and [`name`], which define the bytes shared
 //! with other clients; [`permit`] has the ids of permits. [`client_record`] is the hash that names a
 //! client, [`details`] the messages about holds between clients, [`grant`] the message that grants a
-//! lock, [`leader`] the record of an election's leader.
+//! lock, [`asked`] and [`freed`] those to the client of a holder, [`leader`] the record of an
+//! election's leader.
 
+pub(crate) mod asked;
 pub(crate) mod client_record;
 pub(crate) mod details;
 pub(crate) mod freed;

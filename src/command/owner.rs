@@ -45,8 +45,9 @@ pub(crate) fn is_owner_field(name: &str) -> bool {
 /// This process never uses a number twice, also after its clock has stepped back: the number is
 /// then the next one behind the last. All attempts that may take effect have the same number.
 ///
-/// The remainder of the number by 5 tells the kind of the hold, where the other data of the lock do
-/// not. So a reader knows the kind of a hold whose process does not answer.
+/// The last digit tells what the other data of the lock do not. Its remainder by 5 is the kind of the
+/// hold, so a reader knows the kind of a hold whose process does not answer. From 5 on the hold may
+/// linger, so whoever is refused because of it asks its client to give it up (`ask_holder.lua`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HoldId(u64);
 
@@ -60,22 +61,25 @@ per_process! {
 /// Holds of the other kinds have the remainder of a plain lock, and are known by their data.
 const KINDS: [Kind; 5] = [Kind::Plain, Kind::Fair, Kind::Fenced, Kind::Queued, Kind::Spin];
 
+/// The number of last digits.
+const DIGITS: u64 = 10;
+
 impl HoldId {
     /// Returns the number of a hold that a caller asks for now, of a plain lock or of no lock.
     pub(crate) fn next() -> HoldId {
-        HoldId::of(Kind::Plain)
+        HoldId::of(Kind::Plain, false)
     }
 
     /// Returns the number of a hold of this kind that a caller asks for now.
-    pub(crate) fn of(kind: Kind) -> HoldId {
-        HoldId::after(&LAST, HoldId::now(), kind, 1, 1)
+    pub(crate) fn of(kind: Kind, lingers: bool) -> HoldId {
+        HoldId::after(&LAST, HoldId::now(), HoldId::digit(kind, lingers), 1, 1)
     }
 
     /// Returns the first of `count` consecutive numbers, for the permits of a hold.
     ///
     /// The number before them stays unused, so the numbers of two holds never adjoin.
     pub(crate) fn block(count: u32) -> HoldId {
-        HoldId::after(&LAST, HoldId::now(), Kind::Semaphore, 2, count)
+        HoldId::after(&LAST, HoldId::now(), HoldId::digit(Kind::Semaphore, false), 2, count)
     }
 
     /// Returns the kind that a hold number tells.
@@ -83,19 +87,29 @@ impl HoldId {
         KINDS[(number % KINDS.len() as u64) as usize]
     }
 
+    /// Returns whether the hold may linger after its last guard.
+    pub(crate) fn may_linger(self) -> bool {
+        self.0 % DIGITS >= KINDS.len() as u64
+    }
+
+    /// Returns the last digit of the numbers of such holds.
+    fn digit(kind: Kind, lingers: bool) -> u64 {
+        let kind = KINDS.iter().position(|it| *it == kind).unwrap_or(0);
+        (kind + if lingers { KINDS.len() } else { 0 }) as u64
+    }
+
     fn now() -> Duration {
         // Models repeat a schedule, so no time may enter.
         if TIME_PASSES { clock::unix_time() } else { Duration::ZERO }
     }
 
-    /// Returns the first number of this kind from `now` in microseconds, or from `last` plus `step`
-    /// if that is larger. Stores the last of `count` numbers from there in `last`.
-    fn after(last: &AtomicU64, now: Duration, kind: Kind, step: u64, count: u32) -> HoldId {
-        let (kinds, now) = (KINDS.len() as u64, u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
-        let remainder = KINDS.iter().position(|it| *it == kind).unwrap_or(0) as u64;
+    /// Returns the first number with this last digit from `now` in microseconds, or from `last` plus
+    /// `step` if that is larger. Stores the last of `count` numbers from there in `last`.
+    fn after(last: &AtomicU64, now: Duration, digit: u64, step: u64, count: u32) -> HoldId {
+        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         let next = |last: u64| {
             let first = now.max(last.saturating_add(step));
-            first.saturating_add((kinds + remainder - first % kinds) % kinds)
+            first.saturating_add((DIGITS + digit - first % DIGITS) % DIGITS)
         };
         let update = |last| Some(next(last).saturating_add(u64::from(count.max(1) - 1)));
         let (Ok(last) | Err(last)) =
@@ -285,6 +299,15 @@ pub(crate) enum Holder {
 }
 
 impl Holder {
+    /// Returns the holder for which the calling thread asks: another one, an owned guard, or itself.
+    pub(crate) fn of_caller(on_behalf: Option<&Holder>, owned: bool) -> Holder {
+        match on_behalf {
+            Some(other) => other.clone(),
+            None if owned => Holder::owned(),
+            None => Holder::this_thread(),
+        }
+    }
+
     /// Returns the calling thread as holder.
     pub(crate) fn this_thread() -> Holder {
         Holder::Thread(LockingThread::current())
@@ -368,7 +391,7 @@ mod tests {
 
     #[test]
     fn hold_numbers_are_never_used_twice() {
-        let next = |at: usize| HoldId::of(KINDS[at % KINDS.len()]).0;
+        let next = |at: usize| HoldId::of(KINDS[at % KINDS.len()], at.is_multiple_of(2)).0;
         let many = |_| std::thread::spawn(move || (0..1000).map(next).collect());
         let threads: Vec<std::thread::JoinHandle<Vec<u64>>> = (0..4).map(many).collect();
         let mut all: Vec<u64> =
@@ -382,7 +405,7 @@ mod tests {
     fn a_hold_number_is_the_time_in_microseconds() {
         let last = AtomicU64::new(0);
         let second = |number| Duration::from_secs(number);
-        assert_eq!(HoldId::after(&last, second(7), Kind::Plain, 1, 1).0, 7_000_000);
+        assert_eq!(HoldId::after(&last, second(7), 0, 1, 1).0, 7_000_000);
         let before = clock::unix_time().as_micros();
         let number = u128::from(HoldId::next().0);
         // Other tests of this process take numbers too, each a few microseconds ahead at most.
@@ -393,38 +416,45 @@ mod tests {
     fn a_clock_that_steps_back_repeats_no_number() {
         let last = AtomicU64::new(0);
         let numbers = [9, 9, 3, 3, 10].map(Duration::from_micros);
-        let numbers = numbers.map(|now| HoldId::after(&last, now, Kind::Plain, 1, 1).0);
-        assert_eq!(numbers, [10, 15, 20, 25, 30]);
+        let numbers = numbers.map(|now| HoldId::after(&last, now, 0, 1, 1).0);
+        assert_eq!(numbers, [10, 20, 30, 40, 50]);
     }
 
     #[test]
-    fn a_hold_number_tells_its_kind() {
+    fn a_hold_number_tells_its_kind_and_whether_it_may_linger() {
         let last = AtomicU64::new(0);
-        let number = |now, kind| HoldId::after(&last, Duration::from_micros(now), kind, 1, 1).0;
-        let numbers = [
-            number(100, Kind::Plain),
-            number(100, Kind::Fair),
-            number(100, Kind::Spin),
-            number(100, Kind::Fenced),
-            number(109, Kind::Queued),
-            number(109, Kind::Write),
+        let number = |now, kind, lingers| {
+            let digit = HoldId::digit(kind, lingers);
+            HoldId::after(&last, Duration::from_micros(now), digit, 1, 1)
+        };
+        let holds = [
+            number(100, Kind::Plain, false),
+            number(100, Kind::Fair, false),
+            number(100, Kind::Spin, false),
+            number(100, Kind::Fenced, true),
+            number(119, Kind::Queued, false),
+            number(119, Kind::Write, true),
+            number(119, Kind::Plain, false),
         ];
-        assert_eq!(numbers, [100, 101, 104, 107, 113, 115]);
-        let expected =
-            [Kind::Plain, Kind::Fair, Kind::Spin, Kind::Fenced, Kind::Queued, Kind::Plain];
-        assert_eq!(numbers.map(HoldId::kind_of), expected);
+        assert_eq!(holds.map(HoldId::number), [100, 101, 104, 107, 123, 125, 130]);
+        let [plain, fair, spin, fenced, queued] =
+            [Kind::Plain, Kind::Fair, Kind::Spin, Kind::Fenced, Kind::Queued];
+        let kinds = holds.map(|hold| HoldId::kind_of(hold.number()));
+        assert_eq!(kinds, [plain, fair, spin, fenced, queued, plain, plain]);
+        let lingering = holds.map(HoldId::may_linger);
+        assert_eq!(lingering, [false, false, false, true, false, true, false]);
     }
 
     #[test]
     fn the_numbers_of_two_holds_of_permits_never_adjoin() {
         let last = AtomicU64::new(0);
         let now = Duration::from_micros(9);
-        let block = |count| HoldId::after(&last, now, Kind::Semaphore, 2, count).0;
-        let lock = || HoldId::after(&last, now, Kind::Fair, 1, 1).0;
-        assert_eq!([block(3), block(3), lock(), block(4), lock()], [10, 15, 21, 25, 31]);
-        let pause = |last: &AtomicU64, count| HoldId::after(last, now, Kind::Semaphore, 2, count).0;
-        let full = AtomicU64::new(14);
-        assert_eq!([pause(&full, 4), pause(&full, 1)], [20, 25]);
+        let block = |count| HoldId::after(&last, now, 0, 2, count).0;
+        let lock = || HoldId::after(&last, now, 1, 1, 1).0;
+        assert_eq!([block(3), block(3), lock(), block(4), lock()], [10, 20, 31, 40, 51]);
+        let pause = |last: &AtomicU64, count| HoldId::after(last, now, 0, 2, count).0;
+        let full = AtomicU64::new(19);
+        assert_eq!([pause(&full, 4), pause(&full, 1)], [30, 40]);
         let (one, two) = (HoldId::block(1000).0, HoldId::block(1).0);
         assert!(two > one + 1000 || two + 1 < one);
     }

@@ -3,8 +3,9 @@
 //! Each script is one file in `lua/`, embedded at compile time. A new script needs its file, one
 //! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`). The
 //! scripts that grant a queue lock begin with a common text; so do those that look at the head of
-//! the queue of a fair lock, those that must know whether a hash is that of a lock, and those that
-//! describe a semaphore. Each common text is a file of its own.
+//! the queue of a fair lock, those that must know whether a hash is that of a lock, those that refuse
+//! a caller for a hold that may linger, and those that describe a semaphore. Each common text is a
+//! file of its own.
 //!
 //! A script that announces a release does so by a publication that has a form for shards. The wake
 //! channel, on which an acquire script publishes a refusal, is no shard channel, so with sharded
@@ -26,7 +27,8 @@ macro_rules! script {
     };
 }
 
-pub(crate) static PLAIN_ACQUIRE: Script = script!("plain_acquire").joined(&CALL_MANY, b'a');
+pub(crate) static PLAIN_ACQUIRE: Script =
+    script!("plain_acquire" after "ask_holder").joined(&CALL_MANY, b'a');
 pub(crate) static PLAIN_RELEASE: Script = script!("plain_release").joined(&CALL_MANY, b'r');
 pub(crate) static PLAIN_RENEW: Script = script!("plain_renew");
 pub(crate) static PLAIN_FORCE_UNLOCK: Script = script!("plain_force_unlock" after "lock_form");
@@ -37,7 +39,7 @@ pub(crate) static FAIR_LEAVE: Script = script!("fair_leave" after "fair_queue");
 pub(crate) static FAIR_FORCE_UNLOCK: Script =
     script!("fair_force_unlock" after "fair_queue" after "lock_form");
 
-pub(crate) static FENCED_ACQUIRE: Script = script!("fenced_acquire");
+pub(crate) static FENCED_ACQUIRE: Script = script!("fenced_acquire" after "ask_holder");
 
 pub(crate) static QUEUE_ACQUIRE: Script = script!("queue_acquire" after "queue_grant");
 pub(crate) static QUEUE_RELEASE: Script = script!("queue_release" after "queue_grant");
@@ -52,12 +54,14 @@ pub(crate) static LEADER_LOOK: Script = script!("leader_look").reading();
 pub(crate) static SPIN_RELEASE: Script = script!("spin_release");
 pub(crate) static SPIN_FORCE_UNLOCK: Script = script!("spin_force_unlock" after "lock_form");
 
-pub(crate) static READ_ACQUIRE: Script = script!("read_acquire" after "lock_form" after "rw_turn");
+pub(crate) static READ_ACQUIRE: Script =
+    script!("read_acquire" after "ask_holder" after "lock_form" after "rw_turn");
 pub(crate) static READ_RELEASE: Script = script!("read_release" after "lock_form");
 pub(crate) static READ_RENEW: Script = script!("read_renew");
 pub(crate) static READ_TTL: Script = script!("read_ttl").reading();
 
-pub(crate) static WRITE_ACQUIRE: Script = script!("write_acquire" after "rw_turn");
+pub(crate) static WRITE_ACQUIRE: Script =
+    script!("write_acquire" after "ask_holder" after "rw_turn");
 pub(crate) static WRITE_RELEASE: Script =
     script!("write_release" after "lock_form" after "rw_turn");
 pub(crate) static WRITE_TTL: Script = script!("write_ttl").reading();
@@ -104,12 +108,12 @@ pub(crate) static CLIENT_RECORD: Script = script!("client_record");
 /// Reads the holders of locks, and finds locks among the keys of a server.
 pub(crate) static LOCK_INFO: Script = script!("lock_info" after "permit_counts").reading();
 
-/// Finds the free locks among many.
-pub(crate) static POLL_MANY: Script = script!("poll_many").reading();
+/// Finds the free locks among many. Its messages change no data.
+pub(crate) static POLL_MANY: Script = script!("poll_many" after "ask_holder").reading();
 
 /// Runs many calls of the scripts that have a join code, as one command. The overhead of a script
 /// call costs the server about as much as the work of such a script.
-pub(crate) static CALL_MANY: Script = script!("call_many");
+pub(crate) static CALL_MANY: Script = script!("call_many" after "ask_holder");
 
 #[cfg(test)]
 mod tests {
@@ -117,7 +121,7 @@ mod tests {
 
     #[test]
     fn scripts_that_only_read_call_no_command_that_writes() {
-        const READS: [&str; 16] = [
+        const READS: [&str; 18] = [
             "exists",
             "get",
             "hexists",
@@ -126,8 +130,10 @@ mod tests {
             "hkeys",
             "hlen",
             "hmget",
+            "hrandfield",
             "lrange",
             "pttl",
+            "publish",
             "time",
             "type",
             "zcard",

@@ -133,7 +133,7 @@ pub(super) fn wait_for(call: &CountCall<'_>, count: impl AwaitedCount) -> Result
     };
     let outcome = call
         .check_not_ended()
-        .and_then(|()| engine.wait_until_ready(&call.limit()))
+        .and_then(|()| engine.wait_until_ready(|| call.limit()))
         .and_then(|()| wait::wait_for(&mut wait));
     let outcome = outcome.map(|met| met.is_some());
     if wait.waited {

@@ -1,6 +1,7 @@
-//! The messages on the control channel of this client: questions about holds, grants, and locks
-//! that were freed by force.
+//! The messages on the control channel of this client: questions about holds, grants, requests for
+//! holds that linger, and locks that were freed by force.
 
+use crate::command::asked;
 use crate::command::details::{DetailsAnswer, DetailsRequest, HoldCount};
 use crate::command::freed;
 use crate::command::grant::{self, GrantMessage};
@@ -28,6 +29,8 @@ impl ControlHandler for Engine {
             if let Some(local) = freed::key(message).and_then(|key| self.known_local(key)) {
                 self.watchdog.verify(&local);
             }
+        } else if message.starts_with(asked::PREFIX) {
+            self.handle_asked(message);
         } else if message.starts_with(b"*") {
             // The first byte of an array; the names of channels begin otherwise.
             self.handle_request(message);
@@ -61,6 +64,17 @@ impl Engine {
         let answer = self.answer(&request).pack();
         let answer = Call::command(&[b"PUBLISH", request.reply_to.as_bytes(), &answer]);
         self.send([answer.once()]);
+    }
+
+    /// Releases a hold that lingers, at once if nobody has it, because another client wants the lock.
+    fn handle_asked(&self, message: &[u8]) {
+        let asked = asked::read(message);
+        let local = asked.and_then(|(number, key)| Some((number, self.known_local(key)?)));
+        if let Some((number, local)) = local
+            && let Some(hold) = local.was_asked(number, clock::now())
+        {
+            self.watchdog.give_up(&local, Some(hold));
+        }
     }
 
     /// Passes a grant of a queue lock on to its waiting caller. Releases it if the call has ended.

@@ -232,12 +232,12 @@ impl Engine {
     ///
     /// Only a lazily built client of a cluster waits here. The wait ends when the nodes are known,
     /// when the discovery fails, or at the limit.
-    pub(crate) fn wait_until_ready(&self, limit: &Limit<'_>) -> Result<()> {
+    pub(crate) fn wait_until_ready<'a>(&self, limit: impl FnOnce() -> Limit<'a>) -> Result<()> {
         if self.deployment.is_discovered() {
             return Ok(());
         }
         self.router.check_process()?;
-        self.deployment.wait_until_ready(limit)
+        self.deployment.wait_until_ready(&limit())
     }
 
     /// Returns the prefix of all lock names of this client.
@@ -278,9 +278,8 @@ impl Engine {
     /// Sends `PING` to all servers. One round trip.
     pub(crate) fn ping(&self) -> Result<()> {
         self.check_open()?;
-        let limit = self.limit(self.response_limit());
-        self.wait_until_ready(&limit)?;
-        self.router.ping(&limit)
+        self.wait_until_ready(|| self.limit(self.response_limit()))?;
+        self.router.ping(&self.limit(self.response_limit()))
     }
 
     /// Audits all servers that serve keys, one after the other.
@@ -289,7 +288,7 @@ impl Engine {
     pub(crate) fn audit(&self) -> Result<Vec<AuditFinding>> {
         self.check_open()?;
         let _active = self.begin_call();
-        self.wait_until_ready(&self.limit(self.response_limit()))?;
+        self.wait_until_ready(|| self.limit(self.response_limit()))?;
         if !self.is_cluster() {
             // Finds the present master, which the audit then names.
             self.router.ping(&self.limit(self.response_limit()))?;
@@ -335,6 +334,7 @@ impl Engine {
     /// vain.
     pub(crate) fn flush(&self) {
         if self.router.check_process().is_ok() && !self.has_given_up.load(Ordering::Acquire) {
+            self.give_up_idle_holds();
             self.router.wait_until_settled(clock::now() + self.settings.response_timeout);
         }
     }
@@ -350,6 +350,8 @@ impl Engine {
             return;
         }
         let end = clock::now() + self.settings.response_timeout;
+        self.locals.by_key.all().iter().for_each(|local| local.end_lingering());
+        self.give_up_idle_holds();
         let threads = self.stop();
         // The calls that were ended return.
         while self.active_calls.load(Ordering::Acquire) > 0 && clock::now() < end {
@@ -361,6 +363,11 @@ impl Engine {
             join(thread, end);
         }
         log_lines::flush(end.max(clock::now() + LAST_LINES));
+    }
+
+    /// Releases the holds that linger. Does not block.
+    fn give_up_idle_holds(&self) {
+        self.locals.by_key.all().iter().for_each(|local| self.watchdog.give_up(local, None));
     }
 
     /// Tells the threads to end, and returns them for joining.
@@ -382,6 +389,7 @@ impl Drop for Engine {
             return;
         }
         self.closing.cancel();
+        self.give_up_idle_holds();
         self.stop();
         self.locals.by_key.all().iter().for_each(|local| local.abandon_holds());
     }

@@ -52,6 +52,12 @@ pub trait Events: Send + Sync {
     fn released(&self, event: &Released) {
         let _ = event;
     }
+    /// The last guard of a hold has ended, and the client keeps the hold for its next caller.
+    ///
+    /// See [`Lock::with_linger`](crate::Lock::with_linger).
+    fn idle(&self, event: &Idle) {
+        let _ = event;
+    }
     /// The watchdog renewed the leases of one batch of holds.
     fn renewed(&self, event: &Renewed) {
         let _ = event;
@@ -94,6 +100,9 @@ impl<E: Events + ?Sized> Events for Arc<E> {
     }
     fn released(&self, event: &Released) {
         (**self).released(event);
+    }
+    fn idle(&self, event: &Idle) {
+        (**self).idle(event);
     }
     fn renewed(&self, event: &Renewed) {
         (**self).renewed(event);
@@ -187,7 +196,7 @@ event! {
         /// The number of the hold.
         hold: u64 = 0,
         /// The time from the grant to the end of the last guard. Includes all threads of the
-        /// process that had the hold one after the other.
+        /// process that had the hold one after the other, and the times between in which it lingered.
         held: Duration = Duration::ZERO,
         /// The number of subscribers that received the message of the release; 1 if the release
         /// granted a queue lock to its next waiter. `None` if the release failed, and if a repeated
@@ -199,6 +208,21 @@ event! {
         /// The reason for which the release failed, or `None`. A lock whose release failed is free
         /// when its lease ends.
         error: Option<Error> = None,
+    }
+}
+
+event! {
+    /// The argument of [`Events::idle`].
+    Idle(name: impl Into<Arc<str>>) {
+        /// The name of the lock, without the client's prefix.
+        name: Arc<str> = name.into(),
+        /// The kind of the lock.
+        kind: Kind = Kind::default(),
+        /// The number of the hold.
+        hold: u64 = 0,
+        /// The time from the grant, or from the take-over or hand-off to the last holder, to the
+        /// end of its guard.
+        held: Duration = Duration::ZERO,
     }
 }
 
@@ -278,6 +302,7 @@ pub(crate) enum Event {
     Acquired(Acquired),
     Waited(Waited),
     Released(Released),
+    Idle(Idle),
     Renewed(Renewed),
     RenewalFailed(RenewalFailed),
     Overdue(Overdue),
@@ -293,6 +318,7 @@ impl Event {
             Event::Acquired(event) => receiver.acquired(event),
             Event::Waited(event) => receiver.waited(event),
             Event::Released(event) => receiver.released(event),
+            Event::Idle(event) => receiver.idle(event),
             Event::Renewed(event) => receiver.renewed(event),
             Event::RenewalFailed(event) => receiver.renewal_failed(event),
             Event::Overdue(event) => receiver.overdue(event),

@@ -18,7 +18,8 @@ mod sink;
 
 pub(crate) use event::Event;
 pub use event::{
-    Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
+    Acquired, Audit, Events, Idle, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed,
+    Waited,
 };
 pub use kind::Kind;
 pub(crate) use listener::{HandleListener, LossCall};

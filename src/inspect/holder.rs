@@ -42,6 +42,7 @@ pub struct HolderInfo {
     since: Option<WallTime>,
     remaining: Option<Duration>,
     count: u64,
+    is_idle: bool,
     local_waiters: Option<u64>,
     acquired: Option<u64>,
     record: Option<Arc<ClientRecord>>,
@@ -63,6 +64,7 @@ impl HolderInfo {
             since: hold.and_then(owner_field::time_of),
             remaining: None,
             count: 0,
+            is_idle: false,
             local_waiters: None,
             acquired: None,
             record: None,
@@ -109,7 +111,7 @@ impl HolderInfo {
         let Some(details) = answers.details.get(&hold) else { return };
         self.thread.clone_from(&details.thread_name);
         self.thread_number = Some(details.thread);
-        self.count = details.guards;
+        (self.count, self.is_idle) = (details.guards, details.guards == 0);
         self.since = clock::wall_time().checked_sub(details.held_for).or(self.since);
         // A process does not count its waiters for a fair lock together.
         let is_fair = HoldId::kind_of(hold.1) == Kind::Fair;
@@ -219,6 +221,17 @@ impl HolderInfo {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Returns whether nobody has the hold: it lingers ([`Lock::with_linger`]).
+    ///
+    /// The thread is then that of the last holder, and the count of guards is zero. `false` without
+    /// an answer of the process.
+    ///
+    /// [`Lock::with_linger`]: crate::Lock::with_linger
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn is_idle(&self) -> bool {
+        self.is_idle
     }
 
     /// Returns the number of callers of the holder's process that wait for the lock.

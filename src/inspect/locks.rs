@@ -110,7 +110,7 @@ impl Locks {
         let pattern = pattern::of_keys(engine.name_prefix(), pattern)?;
         engine.check_open()?;
         let limit = engine.limit(engine.response_limit());
-        engine.wait_until_ready(&limit)?;
+        engine.wait_until_ready(|| limit)?;
         let servers = Inspector::new(&engine, &limit).targets().into_iter();
         let both = |server| [false, true].map(|for_permits| Scan { server, for_permits });
         let may_miss_nodes = !engine.is_cluster();

@@ -41,6 +41,7 @@ serialize!(
         since: it.since().map(since_1970),
         remaining: it.remaining().map(|span| span.as_secs_f64()),
         count: it.count(),
+        is_idle: it.is_idle(),
         local_waiters: it.local_waiters(),
         acquired: it.acquired(),
     }

@@ -137,7 +137,7 @@ impl LockWatch {
         engine.check_open()?;
         let _active = engine.begin_call();
         let limit = engine.limit(engine.response_limit());
-        engine.wait_until_ready(&limit)?;
+        engine.wait_until_ready(|| limit)?;
         let inspector = Inspector::new(&engine, &limit);
         let mut found = Vec::new();
         let mut positions = Vec::with_capacity(self.names.len());

@@ -62,6 +62,10 @@ impl KindRules for Fenced {
         Plain.early_release()
     }
 
+    fn may_linger(&self) -> bool {
+        true
+    }
+
     fn renewal(&self) -> &'static Script {
         Plain.renewal()
     }

@@ -59,6 +59,10 @@ impl KindRules for Plain {
         Some(|name, owner, left| release_early(name, owner, left, Some(name.channel())))
     }
 
+    fn may_linger(&self) -> bool {
+        true
+    }
+
     fn renewal(&self) -> &'static Script {
         &script::PLAIN_RENEW
     }

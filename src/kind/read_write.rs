@@ -163,6 +163,10 @@ impl KindRules for Write {
         })
     }
 
+    fn may_linger(&self) -> bool {
+        true
+    }
+
     fn renewal(&self) -> &'static Script {
         Plain.renewal()
     }

@@ -326,6 +326,11 @@ pub(crate) trait KindRules: RefUnwindSafe + Send + Sync {
         false
     }
 
+    /// Returns whether holds of this kind may linger: a refused caller asks for them.
+    fn may_linger(&self) -> bool {
+        false
+    }
+
     /// Returns whether holds of this kind have fencing tokens.
     fn has_tokens(&self) -> bool {
         false

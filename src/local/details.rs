@@ -10,7 +10,7 @@ impl Local {
     pub(crate) fn details(&self, hold: u64, now: Moment) -> Option<LiveDetails> {
         let state = self.state.lock();
         let is_asked = |entry: &&HoldEntry| entry.hold.id().number() == hold;
-        let entry = state.holds.iter().find(is_asked)?;
+        let entry = state.all_holds().find(is_asked)?;
         let remaining = entry.hold.remaining(now);
         let thread = entry.holder.acquirer();
         let permits = entry.hold.owner().permits();

@@ -9,7 +9,8 @@
 //!   of this process holds the lock; otherwise after the release or the loss of that hold, or when
 //!   the watchdog's poll finds the lock free. If the server then grants the lock, the earlier
 //!   hold of this process is lost.
-//! * The end of the last guard hands the hold off to the head of the queue, within bounds.
+//! * The end of the last guard hands the hold off to the head of the queue, within bounds. If
+//!   nobody is in the queue, the hold may linger, for the next caller of the process (`linger.rs`).
 //!   Otherwise the release is queued on a connection *before* the head is woken, and the head's
 //!   acquire follows it on the same connection.
 //! * A process that takes the lock again and again while others listen for its release yields
@@ -18,18 +19,21 @@
 //! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold/` the life of one
 //! hold, `state.rs` the state under the mutex, `mailbox.rs` the news of a caller, `turn.rs` its
 //! turn, `waiters.rs` the callers that wait for a queue lock, `permits.rs` those that wait for permits,
-//! `release.rs` the end of a guard, `fairness.rs` the yields, `details.rs` what others may ask
-//! about a hold. Imports `kind`, `command`, `events`, the channels of `transport`, `error`
+//! `release.rs` the end of a guard, `linger.rs` holds without a guard, `release_outcome.rs` the
+//! meaning of a release's reply, `fairness.rs` the yields, `details.rs` what others may ask about a
+//! hold. Imports `kind`, `command`, `events`, the channels of `transport`, `error`
 //! and `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
 
 mod details;
 mod fairness;
 pub(crate) mod hold;
+mod linger;
 pub(crate) mod mailbox;
 pub(crate) mod permit_queue;
 pub(crate) mod permits;
 pub(crate) mod queue;
 mod release;
+mod release_outcome;
 mod state;
 pub(crate) mod table;
 #[cfg(all(test, not(leasehold_model)))]
@@ -41,7 +45,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::command::name::Name;
@@ -80,6 +84,8 @@ pub(crate) struct Local {
     latch_channel: OnceLock<Arc<Channel>>,
     /// The last `with_permits` that a reply has confirmed, or [`WARNED`]; 0 before.
     known_capacity: AtomicU64,
+    /// Whether a hold lingers: a copy, so that callers of other locks need no mutex.
+    is_idle: AtomicBool,
     state: Mutex<LocalState>,
 }
 
@@ -95,6 +101,16 @@ pub(crate) struct Caller {
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
+/// The place of a caller that has come to the queue.
+#[derive(Debug)]
+pub(crate) enum JoinOutcome {
+    Queued(Ticket),
+    /// A hold has begun to linger: take it over or give it up, and join again.
+    BehindIdle,
+    /// The caller does not wait, and the process holds the lock or the queue has callers.
+    Refused,
+}
+
 impl Caller {
     /// Returns the calling thread, as a caller for itself.
     #[cfg(test)]
@@ -108,11 +124,7 @@ impl Caller {
         on_behalf: Option<&Holder>,
         settings: &HoldSettings,
     ) -> Caller {
-        let holder = match on_behalf {
-            Some(other) => other.clone(),
-            None if request.owned => Holder::owned(),
-            None => Holder::this_thread(),
-        };
+        let holder = Holder::of_caller(on_behalf, request.owned);
         Caller { request, holder, settings: settings.clone(), mailbox: Mailbox::mine() }
     }
 }
@@ -138,6 +150,7 @@ impl Local {
             permits: OnceLock::new(),
             latch_channel: OnceLock::new(),
             known_capacity: AtomicU64::new(0),
+            is_idle: AtomicBool::new(false),
             state: Mutex::default(),
         }
     }
@@ -229,16 +242,16 @@ impl Local {
     }
 
     /// Appends a caller to the queue.
-    ///
-    /// Returns `None` for a caller that does not wait, if this process holds the lock or the queue
-    /// has callers.
-    pub(crate) fn join_queue(&self, caller: Caller, now: Moment) -> Option<Ticket> {
+    pub(crate) fn join_queue(&self, caller: Caller, now: Moment) -> JoinOutcome {
         let mut state = self.state.lock();
+        if state.lingering.has_idle_hold() {
+            return JoinOutcome::BehindIdle;
+        }
         let free = state.queue.is_empty() && !state.is_held(now);
         if !free && !caller.request.waits {
-            return None;
+            return JoinOutcome::Refused;
         }
-        Some(state.queue.enter(caller))
+        JoinOutcome::Queued(state.queue.enter(caller))
     }
 
     /// Returns the number of callers in the queue.
@@ -278,7 +291,9 @@ impl Local {
         if hold.rules().listens_to() != ListensTo::Grants {
             state.fairness.granted(hold.granted_at(), round_trip);
         }
-        let lost = state.lose_others(&hold, &caller.holder);
+        let mut lost = state.lose_others(&hold, &caller.holder);
+        lost.extend(state.lingering.lose_idle());
+        self.is_idle.store(false, Ordering::Relaxed);
         if let Some(ticket) = ticket {
             state.queue.leave(ticket);
             if let Some(superseded) = caller.mailbox.take_handed_off() {
@@ -367,7 +382,8 @@ impl Local {
 
     /// Returns all holds of this process.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        self.state.lock().holds.iter().map(|entry| Arc::clone(&entry.hold)).collect()
+        let state = self.state.lock();
+        state.all_holds().map(|entry| Arc::clone(&entry.hold)).collect()
     }
 
     /// Ends the count of all holds: the client is gone, so no thread will notice their ends.
@@ -392,6 +408,10 @@ impl Local {
         let mut any = false;
         for hold in lost {
             any = true;
+            if hold.is_idle() {
+                self.report_idle_end(&hold);
+                continue;
+            }
             let reason = hold.lost_reason();
             if reason == LostReason::HeldTooLong {
                 self.report_overdue(&hold, clock::now());
@@ -432,19 +452,18 @@ impl Local {
 
     /// Emits the event of a call that got the lock, and the events that have waited for it.
     pub(crate) fn report_acquired(&self, hold: &Hold, waited: Duration) {
-        let (id, settings) = (hold.kind_and_number(), hold.settings());
-        let listener = settings.listener();
-        let untold = hold.tell_acquired(|| {
+        let id = hold.kind_and_number();
+        let untold = hold.tell_acquired(|listener| {
             let (kind, hold) = id;
             self.emit(listener, |at, name| {
                 Event::Acquired(Acquired { at, name, kind, hold, waited })
             });
         });
         if let Some(held) = untold.overdue {
-            self.emit_overdue(listener, id, held);
+            self.emit_overdue(hold.settings().listener(), id, held);
         }
         if untold.lost {
-            self.emit_lost(listener, id, hold.lost_reason());
+            self.emit_lost(hold.settings().listener(), id, hold.lost_reason());
         }
     }
 

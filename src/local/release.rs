@@ -1,6 +1,7 @@
 //! The end of guards and detached shares, and the release of a hold.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::command::owner::ThreadId;
 use crate::kind::rules::{KindRules, ListensTo, Queueing};
@@ -20,6 +21,8 @@ pub(crate) enum EndOutcome {
     Nested,
     /// The hold was handed off to another thread of this process.
     HandedOff,
+    /// The hold lingers, for the next caller of this process.
+    Lingers,
     /// The release is queued on a connection.
     Queued,
     /// The hold was lost before.
@@ -29,7 +32,8 @@ pub(crate) enum EndOutcome {
 }
 
 impl Local {
-    /// Ends one share of a hold. The end of the last share hands the hold off or releases it.
+    /// Ends one share of a hold. The end of the last share hands the hold off, has it linger or
+    /// releases it.
     ///
     /// `send` queues the release on a connection. The mutex is held meanwhile, so `send` does no
     /// I/O. The head of the queue is woken after the call of `send`.
@@ -60,6 +64,11 @@ impl Local {
             }
             self.count_hand_off(hold, &hand_off);
             return EndOutcome::HandedOff;
+        }
+        let emit = |listener: Option<&_>, held| self.emit_idle(hold, listener, held);
+        if state.linger(hold, now, emit) {
+            self.is_idle.store(true, Ordering::Relaxed);
+            return EndOutcome::Lingers;
         }
         state.holds.remove(hold);
         let status = hold.release(now);

@@ -11,6 +11,7 @@ use crate::kind::rules::OtherHold;
 use crate::local::Caller;
 use crate::local::fairness::Fairness;
 use crate::local::hold::{HandoffBounds, Hold, HoldSettings, HoldStatus};
+use crate::local::linger::Lingering;
 use crate::local::mailbox::Mailbox;
 use crate::local::queue::WaitQueue;
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldTable};
@@ -22,6 +23,7 @@ use crate::util::clock::Moment;
 pub(super) struct LocalState {
     pub(super) queue: WaitQueue<Caller>,
     pub(super) holds: HoldTable,
+    pub(super) lingering: Lingering,
     /// The number of grants and hand-offs so far.
     pub(super) acquired: u64,
     /// The callers that wait for grants of a queue lock.
@@ -180,7 +182,7 @@ impl LocalState {
 
     /// Returns whether the thread of this hold has no other hold of the lock. Another hold, such
     /// as a read hold under a write hold, would stay with the thread.
-    fn is_only_hold_of_its_thread(&self, hold: &Arc<Hold>) -> bool {
+    pub(super) fn is_only_hold_of_its_thread(&self, hold: &Arc<Hold>) -> bool {
         let is_same = |entry: &HoldEntry| Arc::ptr_eq(&entry.hold, hold);
         let Some(own) = self.holds.iter().find(|entry| is_same(entry)) else { return false };
         let beside =

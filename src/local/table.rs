@@ -93,6 +93,12 @@ impl<H> HoldTable<H> {
         self.0.push(HoldEntry { hold, holder, guards: 1, detached: 0 });
     }
 
+    /// Removes a hold that has no shares left, and returns its entry.
+    pub(crate) fn take(&mut self, hold: &Arc<H>) -> Option<HoldEntry<H>> {
+        let at = self.0.iter().position(|entry| Arc::ptr_eq(&entry.hold, hold))?;
+        Some(self.0.swap_remove(at))
+    }
+
     /// Removes a hold with all its shares.
     pub(crate) fn remove(&mut self, hold: &Arc<H>) {
         self.0.retain(|entry| !Arc::ptr_eq(&entry.hold, hold));

@@ -29,7 +29,10 @@ fn caller(waits: bool) -> Caller {
 impl Local {
     /// Joins the queue.
     fn join(&self, waits: bool, now: Moment) -> Ticket {
-        self.join_queue(caller(waits), now).expect("the caller waits, or the lock is free")
+        match self.join_queue(caller(waits), now) {
+            JoinOutcome::Queued(ticket) => ticket,
+            other => panic!("the caller waits, or the lock is free: {other:?}"),
+        }
     }
 
     /// Adds a hold of one second for the caller with this ticket.

@@ -234,13 +234,19 @@ impl<K: LockKind> Lock<K> {
         self.shared.settings().renewed_lease()
     }
 
-    /// Fails if the limit is too short, or if the kind does not permit the minimum.
+    /// Fails if the limit is too short, if the linger time is too long, or if the kind does not
+    /// permit a minimum or a linger time.
     pub(crate) fn check_limits(&self) -> Result<()> {
         self.shared.check_max_hold()?;
-        if self.shared.settings().min_hold().is_none() || self.rules.early_release().is_some() {
+        self.shared.check_linger()?;
+        let (settings, rules) = (self.shared.settings(), self.rules);
+        let text = if settings.min_hold().is_some() && rules.early_release().is_none() {
+            format!("a {} cannot have a minimum hold", self.shared.kind())
+        } else if settings.linger().is_some() && !rules.may_linger() {
+            format!("a {} cannot linger", self.shared.kind())
+        } else {
             return Ok(());
-        }
-        let text = format!("a {} cannot have a minimum hold", self.shared.kind());
+        };
         Err(self.shared.named(Error::configuration(text)))
     }
 

@@ -111,6 +111,14 @@ impl RwLock {
         RwLock { read, write }
     }
 
+    /// Keeps a hold of the write side after its last guard. See [`Lock::with_linger`].
+    ///
+    /// Readers of this client and of others ask for such a hold, as writers do.
+    #[must_use = "the linger time belongs to the lock that is returned"]
+    pub fn with_linger(self, linger: Duration) -> RwLock {
+        RwLock { write: self.write.with_linger(linger), ..self }
+    }
+
     /// Sets a token that ends the waits of both sides. See [`Lock::with_cancel`].
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(self, token: &CancelToken) -> RwLock {

@@ -9,6 +9,7 @@ use crate::error::LostReason;
 pub(super) enum CounterMetric {
     Acquired,
     PassedLocally,
+    Lingered,
     Released,
     ReleasedAfterExpiry,
     LostExpired,
@@ -50,7 +51,7 @@ pub(super) enum HistogramMetric {
 }
 
 /// Name, reason of a loss, and description of each counter.
-pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 13] = [
+pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 14] = [
     (
         CounterMetric::Acquired,
         "leasehold_lock_acquired_total",
@@ -62,6 +63,12 @@ pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 13] = [
         "leasehold_lock_passed_locally_total",
         None,
         "Hand-offs to a thread of the same process, without a round trip",
+    ),
+    (
+        CounterMetric::Lingered,
+        "leasehold_lock_lingered_total",
+        None,
+        "Holds that lingered and were taken over, without a round trip",
     ),
     (
         CounterMetric::Released,

@@ -66,6 +66,7 @@ pub(crate) use series::{CallRecord, Series, SeriesKey};
 pub struct Stats {
     acquired: u64,
     passed_locally: u64,
+    lingered: u64,
     released_after_expiry: u64,
     lost_expired: u64,
     lost_gone: u64,
@@ -97,6 +98,14 @@ impl Stats {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn passed_locally(&self) -> u64 {
         self.passed_locally
+    }
+
+    /// Returns how often a caller took over a hold that lingered, without a round trip.
+    ///
+    /// See [`Lock::with_linger`](crate::Lock::with_linger).
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn lingered(&self) -> u64 {
+        self.lingered
     }
 
     /// Returns the number of holds whose last guard has ended.
@@ -268,6 +277,7 @@ impl fmt::Debug for Stats {
         let Stats {
             acquired,
             passed_locally,
+            lingered,
             released_after_expiry,
             lost_expired,
             lost_gone,
@@ -286,6 +296,7 @@ impl fmt::Debug for Stats {
         f.debug_struct("Stats")
             .field("acquired", acquired)
             .field("passed_locally", passed_locally)
+            .field("lingered", lingered)
             .field("released", &self.released())
             .field("released_after_expiry", released_after_expiry)
             .field("lost_expired", lost_expired)
@@ -328,6 +339,7 @@ impl Counter {
 pub(crate) struct StatsRecorder {
     acquired: Counter,
     passed_locally: Counter,
+    lingered: Counter,
     released_after_expiry: Counter,
     lost_expired: Counter,
     lost_gone: Counter,
@@ -368,6 +380,11 @@ impl StatsRecorder {
     /// Counts a hand-off.
     fn passed_locally(&self) {
         self.passed_locally.add(1);
+    }
+
+    /// Counts a take-over of a hold that lingered.
+    fn taken_over(&self) {
+        self.lingered.add(1);
     }
 
     /// Counts the end of the last guard of a hold.
@@ -421,6 +438,7 @@ impl StatsRecorder {
             released_after_expiry: self.released_after_expiry.get(),
             acquired: self.acquired.get(),
             passed_locally: self.passed_locally.get(),
+            lingered: self.lingered.get(),
             refused: self.refused.get(),
             timed_out: self.timed_out.get(),
             cancelled: self.cancelled.get(),
@@ -453,6 +471,7 @@ mod tests {
         let recorder = StatsRecorder::default();
         times(100, || recorder.acquired());
         times(2, || recorder.passed_locally());
+        times(16, || recorder.taken_over());
         times(3, || recorder.released(Duration::ZERO, false));
         times(20, || recorder.released(Duration::ZERO, true));
         times(4, || recorder.lost(LostReason::Expired));
@@ -471,6 +490,7 @@ mod tests {
         let numbers = [
             "acquired: 100",
             "passed_locally: 2",
+            "lingered: 16",
             "released: 23",
             "released_after_expiry: 3",
             "lost_expired: 4",

@@ -42,6 +42,18 @@ impl Series<'_> {
     pub(crate) fn passed_locally(&self, from: &Series<'_>) {
         self.recorder.passed_locally();
         self.exported.count(CounterMetric::PassedLocally);
+        self.move_from(from);
+    }
+
+    /// Counts a take-over of a hold that lingered, after a holder with the series `from`.
+    pub(crate) fn taken_over(&self, from: &Series<'_>) {
+        self.recorder.taken_over();
+        self.exported.count(CounterMetric::Lingered);
+        self.move_from(from);
+    }
+
+    /// Counts a hold of this series in the gauge, instead of one of the series `from`.
+    fn move_from(&self, from: &Series<'_>) {
         if !self.exported.is_same(&from.exported) {
             self.exported.raise(GaugeMetric::Held);
             from.exported.lower(GaugeMetric::Held);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{POLL_GRAIN_DIVISOR, Watchdog, WatchedHold};
+use crate::command::owner::HoldId;
 use crate::local::Local;
 use crate::local::hold::{Hold, HoldStatus};
 use crate::util::clock::{self, Moment, jittered};
@@ -120,6 +121,23 @@ impl Watchdog {
         drop(watched);
     }
 
+    /// Releases the hold of a lock that lingers, or only if it is this hold. Does not block.
+    pub(crate) fn give_up(&self, local: &Arc<Local>, hold: Option<HoldId>) {
+        let mut queued = None;
+        let given_up = local.give_up(hold, clock::now(), |hold| {
+            let watched = WatchedHold { local: Arc::clone(local), hold: Arc::clone(hold) };
+            let release = hold.rules().release(local.name(), hold.owner());
+            let request = watched.background_release(release, hold.lease());
+            *queued.insert(self.router.submit(request, hold.late_connection()))
+        });
+        if let Some(hold) = given_up {
+            self.unwatch(&hold);
+        }
+        if let Some(connection) = queued {
+            self.router.dispatch(connection);
+        }
+    }
+
     /// Renews or verifies the valid holds of a lock at once: the server may not have them.
     ///
     /// Does not block. The reply of the server decides.
@@ -209,14 +227,16 @@ impl Watchdog {
 
     /// Replaces the timer of a hold; `at` computes its moment.
     ///
-    /// The timer fires at the limit of the hold if that is earlier.
+    /// The timer fires at the limit of the hold or at the end of its linger time, if that is
+    /// earlier.
     pub(super) fn set_timer(&self, watched: WatchedHold, at: impl FnOnce(&WatchedHold) -> Moment) {
         let hold = Arc::clone(&watched.hold);
         let mut timers = self.timers.lock();
         // Computed under the mutex. Otherwise another thread could make this fixed lease a renewed
         // one and set an earlier timer in between, which this timer would then replace.
         let at = at(&watched);
-        let at = watched.hold.next_limit().map_or(at, |limit| limit.min(at));
+        let ends = [watched.hold.next_limit(), watched.hold.next_linger_end(clock::now())];
+        let at = ends.into_iter().flatten().fold(at, Moment::min);
         let timer = timers.holds.insert(at, watched);
         let must_wake = timers.ensure_round_by(at);
         // Stored under the mutex too. Otherwise the watchdog could fire this timer and set the next

@@ -1,10 +1,12 @@
 //! A hold together with the state of its lock, as the watchdog stores it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::local::Local;
 use crate::local::hold::Hold;
+use crate::transport::call::Call;
 use crate::transport::pool::request::{BackgroundTask, CallReply, Request};
 use crate::transport::pool::router::Router;
 use crate::transport::script::Script;
@@ -21,6 +23,19 @@ pub(crate) struct WatchedHold {
 impl WatchedHold {
     pub(super) fn renewal_script(&self) -> &'static Script {
         self.hold.rules().renewal()
+    }
+
+    /// Returns the background request that releases the hold, for a caller that does not wait.
+    ///
+    /// `effect` is the time for which a late copy of the acquire command would have an effect.
+    pub(crate) fn background_release(&self, release: Call, effect: Duration) -> Request {
+        let WatchedHold { local, hold } = self.clone();
+        let task = BackgroundTask::new(hold.server_expiry_bound())
+            .outlasts_deadline(hold.rules().outlives_its_lease())
+            .undoes(effect, hold.late_copy())
+            // The log and the events have the error of the outcome; no caller waits for it.
+            .then(move |outcome| drop(local.finish_release(&hold, outcome)));
+        Request::background(release, task)
     }
 
     /// Ends a hold that the server no longer has, and gives back what the server has of it.

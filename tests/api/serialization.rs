@@ -30,6 +30,7 @@ fn expected(holder: &HolderInfo) -> Value {
         "since": seconds(holder.since()),
         "remaining": holder.remaining().map(|left| left.as_secs_f64()),
         "count": holder.count(),
+        "is_idle": holder.is_idle(),
         "local_waiters": holder.local_waiters(),
         "acquired": holder.acquired(),
     })

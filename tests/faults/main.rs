@@ -8,6 +8,7 @@ mod fake_server;
 mod known_losses;
 mod late_commands;
 mod late_grants;
+mod lingering;
 mod lost_replies;
 mod malformed_replies;
 mod outages;

@@ -10,11 +10,15 @@ use redis::{Connection, FromRedisValue, RedisError, RedisResult, Value};
 use super::{Server, pttl};
 
 /// The files whose text precedes that of other scripts: of each script that grants a queue lock,
-/// of each of a fair lock, of each that must know whether a hash is a lock, of each that knows the
-/// turns at a read-write lock, and of each that describes a semaphore. They are no scripts
-/// themselves.
-pub const COMMON_TEXTS: [&str; 5] =
-    ["queue_grant", "fair_queue", "lock_form", "rw_turn", "permit_counts"];
+/// of each of a fair lock, of each that refuses a caller for a hold that may linger, of each that
+/// must know whether a hash is a lock, of each that knows the turns at a read-write lock, and of
+/// each that describes a semaphore. They are no scripts themselves.
+pub const COMMON_TEXTS: [&str; 6] =
+    ["queue_grant", "fair_queue", "ask_holder", "lock_form", "rw_turn", "permit_counts"];
+
+/// The scripts that refuse a caller for a hold that may linger.
+const ASKING: [&str; 6] =
+    ["plain_acquire", "call_many", "fenced_acquire", "read_acquire", "write_acquire", "poll_many"];
 
 /// The scripts that must know whether a hash is a lock, besides those that free one by force.
 const CHECKING: [&str; 6] = [
@@ -39,7 +43,8 @@ impl Script {
         let checks = self.name.ends_with("_force_unlock") || CHECKING.contains(&&*self.name);
         let describes = ["semaphore_info", "lock_info"].contains(&&*self.name);
         let turns = ["read_acquire", "write_acquire", "write_release"].contains(&&*self.name);
-        let has = [grants, self.name.starts_with("fair_"), checks, turns, describes];
+        let asks = ASKING.contains(&&*self.name);
+        let has = [grants, self.name.starts_with("fair_"), asks, checks, turns, describes];
         let common = COMMON_TEXTS.into_iter().zip(has).filter(|(_, has)| *has);
         let common: String = common.map(|(text, _)| script(text).text).collect();
         common + &self.text

@@ -2,7 +2,7 @@
 
 pub use super::exists;
 use super::wait::{BOUND, join, sleeping};
-use super::{Direction, Flow, Proxy, Server, eventually};
+use super::{Direction, Flow, Proxy, Server, bare, eventually};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::kind::LockKind;
 use leasehold::{Builder, Client, Events, Guard, Lost, Overdue, Released, RenewalFailed, Renewed};
@@ -77,11 +77,11 @@ pub struct Digests {
 impl Digests {
     /// Loads the scripts into the server, and returns their digests.
     pub fn of(server: &Server) -> Digests {
-        let load = |script| server.ask(&["SCRIPT", "LOAD", script]);
+        let load = |name| server.ask(&["SCRIPT", "LOAD", &bare::script(name).source()]);
         Digests {
-            acquire: load(include_str!("../../lua/plain_acquire.lua")),
-            release: load(include_str!("../../lua/plain_release.lua")),
-            renew: load(include_str!("../../lua/plain_renew.lua")),
+            acquire: load("plain_acquire"),
+            release: load("plain_release"),
+            renew: load("plain_renew"),
         }
     }
 }

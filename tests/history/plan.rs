@@ -76,6 +76,8 @@ pub struct Work {
     pub leases: [Duration; 2],
     /// The length of the renewed leases of all handles, as a percentage of that of their client.
     pub renewed: u8,
+    /// The linger time of half of the requests, as a percentage of their renewed lease: at most 50.
+    pub lingering: u8,
     pub poll_interval: Duration,
     pub response_timeout: Duration,
     /// The number of replicas that acknowledge each hold.
@@ -160,6 +162,7 @@ impl Plan {
             // The second lease outlasts a fail-over.
             leases: [Duration::from_secs(3), Duration::from_secs(8)],
             renewed: 100,
+            lingering: 0,
             poll_interval: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
             min_replicas: 0,

@@ -69,6 +69,8 @@ pub struct Request {
     pub lease: Option<u64>,
     /// The renewed lease in milliseconds, if it is not that of the client.
     pub renewed: Option<u64>,
+    /// The linger time in milliseconds.
+    pub linger: Option<u64>,
     /// The longest wait in milliseconds.
     pub max_wait: u64,
     /// Whether a cancellation ends the wait, in place of a time-out.
@@ -219,6 +221,12 @@ impl Request {
         self.lock.starts_with(&kind.to_string())
     }
 
+    /// Whether the call takes over holds that linger.
+    pub fn may_linger(&self) -> bool {
+        let kinds = [Kind::Plain, Kind::Fenced, Kind::Rw];
+        !self.shared && kinds.into_iter().any(|kind| self.is_of(kind))
+    }
+
     /// Whether the lock is fair, so that callers of all processes queue.
     pub fn is_fair(&self) -> bool {
         self.is_of(Kind::Fair)
@@ -274,12 +282,14 @@ impl Request {
 
     fn line(&self) -> String {
         let Request { lock, shared, lease, renewed, max_wait, max_hold, min_hold, .. } = self;
-        let Request { cancelled, weight, permits, verb, value, .. } = self;
-        let [lease, renewed, max_hold, min_hold] = [lease, renewed, max_hold, min_hold]
-            .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
+        let Request { linger, cancelled, weight, permits, verb, value, .. } = self;
+        let [lease, renewed, linger, max_hold, min_hold] =
+            [lease, renewed, linger, max_hold, min_hold]
+                .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
         let limits = format!("{max_hold} {min_hold}");
         let wait = format!("{max_wait} {limits} {cancelled} {weight}");
-        format!("asks {lock} {verb} {shared} {lease} {renewed} {wait} {permits} {value}")
+        let leases = format!("{lease} {renewed} {linger}");
+        format!("asks {lock} {verb} {shared} {leases} {wait} {permits} {value}")
     }
 
     /// Returns a request that waits, with a renewed lease and no limits.
@@ -290,6 +300,7 @@ impl Request {
             shared: false,
             lease: None,
             renewed: None,
+            linger: None,
             max_wait,
             cancelled: false,
             weight: 1,
@@ -303,7 +314,7 @@ impl Request {
     fn parse(words: &mut SplitWhitespace<'_>) -> Option<Request> {
         let (lock, verb) = (words.next()?.to_owned(), Verb::parse(words.next()?)?);
         let shared = words.next()?.parse().ok()?;
-        let (lease, renewed) = (limit(words)?, limit(words)?);
+        let (lease, renewed, linger) = (limit(words)?, limit(words)?, limit(words)?);
         let max_wait = number(words)?;
         let (max_hold, min_hold) = (limit(words)?, limit(words)?);
         let cancelled = words.next()?.parse().ok()?;
@@ -315,6 +326,7 @@ impl Request {
             shared,
             lease,
             renewed,
+            linger,
             max_wait,
             cancelled,
             weight,
@@ -347,6 +359,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
             shared: true,
             lease,
             renewed: max_hold.map(|max_hold| max_hold + 1),
+            linger: max_hold.map(|max_hold| max_hold + 2),
             max_wait: 20,
             cancelled: true,
             weight: 7,

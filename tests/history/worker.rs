@@ -62,6 +62,7 @@ impl Arguments {
             work.resized.to_string(),
             millis(work.checked),
             work.renewed.to_string(),
+            work.lingering.to_string(),
         ]
     }
 
@@ -92,6 +93,7 @@ impl Arguments {
             resized: u8::try_from(number(23)).expect("a percentage"),
             checked: span(24),
             renewed: u8::try_from(number(25)).expect("a percentage"),
+            lingering: u8::try_from(number(26)).expect("a percentage"),
         };
         let (topology, urls) = (words[0].clone(), list(1).collect());
         Arguments { topology, urls, store_url: words[2].clone(), seed: number(3), work }
@@ -178,6 +180,7 @@ fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
         fixed: 8..9,
         leases: [span(10), span(11)],
         renewed: 150,
+        lingering: 40,
         poll_interval: span(12),
         response_timeout: span(13),
         fenced: true,

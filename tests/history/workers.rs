@@ -146,7 +146,8 @@ impl<'a> Workers<'a> {
 
     fn keep_records(&mut self, process: &Process, lines: &[String]) {
         let records = lines.iter().filter_map(|line| Record::parse(line)).collect();
-        let worker = Worker { lease: process.lease, killed: process.killed, stalls: Vec::new() };
+        let worker =
+            Worker { lease: process.lease, killed: process.killed, linger: 0, stalls: Vec::new() };
         self.ended.insert(process.index, (worker, records));
     }
 }

@@ -162,6 +162,37 @@ fn a_child_is_refused_and_takes_nothing_from_its_parent() {
     eventually("all locks are free", || server.keys().is_empty());
 }
 
+#[test]
+fn a_child_does_not_take_over_a_hold_of_its_parent_that_lingers() {
+    if !alone("fork::a_child_does_not_take_over_a_hold_of_its_parent_that_lingers") {
+        return;
+    }
+    let server = Server::start();
+    let client = client_of(&server);
+    let lock = client.lock("a").with_linger(MINUTE / 2);
+    drop(lock.lock().expect("free"));
+    let calls = server.calls("evalsha");
+    let takes: [(&str, &dyn Fn() -> Result<()>); 4] = [
+        ("lock", &|| lock.lock().map(drop)),
+        ("try_lock_owned", &|| lock.try_lock_owned().map(drop)),
+        ("fixed lease", &|| client.lock("a").with_lease(MINUTE).lock().map(drop)),
+        ("another kind", &|| client.fair_lock("a").lock().map(drop)),
+    ];
+    for (what, take) in takes {
+        let code = in_child(|| match take() {
+            Err(error) if error.is_configuration() => REFUSED,
+            _ => OTHER,
+        });
+        assert_eq!(code, REFUSED, "{what}");
+    }
+    let client = drop_in_child("the client", client);
+    assert_eq!(server.calls("evalsha"), calls, "a child sends a request");
+    drop(client.lock("a").lock().expect("it lingers"));
+    assert_eq!((server.calls("evalsha"), client.stats().lingered()), (calls, 1));
+    client.close();
+    assert!(server.keys().is_empty());
+}
+
 /// The name and the call of a verb or query.
 type Verb<'a> = (&'static str, Box<dyn Fn() -> Result<()> + 'a>);
 

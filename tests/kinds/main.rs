@@ -9,6 +9,7 @@ mod fenced;
 mod holder_ids;
 mod keys;
 mod latch;
+mod linger;
 mod multi_lock;
 mod plain_semaphore;
 mod queued;

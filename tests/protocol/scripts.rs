@@ -467,6 +467,42 @@ fn renew_continues_after_a_key_that_is_no_lock() {
     assert_eq!(bare.server.ask::<String>(&["GET", "b"]), "a string");
 }
 
+/// The last digit of a number of ours, from 5 to 9, says that the hold may linger.
+#[test]
+fn scripts_that_refuse_a_caller_ask_for_a_hold_that_may_linger() {
+    const CLIENT: &str = "6ba7b810-9dad-81d1-80b4-00c04fd430c8";
+    let mut bare = Bare::start();
+    let mut listener = Listener::on(&bare.server, &format!("leasehold:wake:{{{CLIENT}}}"));
+    let (write, beside) = (format!("{CLIENT}:15:write"), format!("{CLIENT}:20"));
+    let plain = format!("{CLIENT}:18");
+    let scripts: [(&str, &str, &[&str], &[&str]); 6] = [
+        ("plain_acquire", &plain, &["a"], &["60000", MINE]),
+        ("fenced_acquire", &plain, &["a", "token"], &["60000", MINE, "1"]),
+        ("write_acquire", &write, &["a", "turns"], &["60000", MINE, ""]),
+        ("read_acquire", &write, &["a", "timeout", "turns"], &["60000", MINE, "", ""]),
+        ("poll_many", &plain, &["b", "a"], &[]),
+        ("call_many", &plain, &["a"], &["a2", "60000", MINE]),
+    ];
+    for (script, owner, keys, args) in scripts {
+        bare.ask::<()>(&["DEL", "a"]);
+        bare.ask::<()>(&["HSET", "a", owner, "1"]);
+        if owner == write {
+            bare.ask::<()>(&["HSET", "a", "mode", "write", &beside, "1"]);
+        }
+        bare.reply::<redis::Value>(script, keys, args);
+        let number = owner.split(':').nth(1).expect("a number");
+        assert_eq!(listener.next_message().1, format!("asked {number} a"), "{script}");
+        assert_eq!(bare.ask::<i64>(&["DEL", "a"]), 1);
+        let others = ["4", "1234", "15x", ""].map(|number| format!("{CLIENT}:{number}"));
+        let redisson = CLIENT.replace("-81d1-", "-41d1-");
+        for other in others.into_iter().chain([format!("{redisson}:15"), "job-15".to_owned()]) {
+            bare.ask::<()>(&["DEL", "a"]);
+            bare.ask::<()>(&["HSET", "a", "mode", "write", &other, "1"]);
+            silently(&mut bare, |bare| bare.reply::<redis::Value>(script, keys, args));
+        }
+    }
+}
+
 #[test]
 fn poll_replies_as_documented() {
     let free = "the positions (from 1) of the locks that are free or cannot be read";
@@ -607,7 +643,7 @@ fn a_release_whose_script_is_unknown_still_precedes_the_next_attempt() {
     let server = Server::start();
     let client = builder(&server).build().expect("the server is there");
     let lock = client.lock(LOCK);
-    let acquire = script("plain_acquire").text;
+    let acquire = script("plain_acquire").source();
     let mut guard = lock.lock().expect("the lock is free");
     // The attempt could overtake only if both are written together.
     for round in 0..200 {
@@ -727,7 +763,7 @@ fn a_joined_release_whose_message_is_forbidden_is_no_loss() {
 fn calls_are_sent_alone_if_the_joined_script_cannot_be_loaded() {
     let server = Server::start();
     for name in ["plain_acquire", "plain_release"] {
-        server.ask::<String>(&["SCRIPT", "LOAD", &script(name).text]);
+        server.ask::<String>(&["SCRIPT", "LOAD", &script(name).source()]);
     }
     let client = restricted(&server, &["~*", "&*", "+@all", "-script"]);
     let taken = take_many(&client, || ());

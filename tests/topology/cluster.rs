@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::harness::bare::script;
 use crate::harness::faults::channel_of;
 use crate::harness::ports::free_port;
 use crate::harness::wait::holds_within;
@@ -371,7 +372,7 @@ fn a_grant_of_the_old_master_is_not_accepted_after_renewals_at_the_new() {
     let guard = client.lock(&kept).lock().expect("free");
     old.ask::<()>(&["PEXPIRE", &kept, "300000"]);
     await_replica(&cluster, old, &kept);
-    let acquire: String = old.ask(&["SCRIPT", "LOAD", include_str!("../../lua/plain_acquire.lua")]);
+    let acquire: String = old.ask(&["SCRIPT", "LOAD", &script("plain_acquire").source()]);
     let way = old.gate().front();
     way.on_request(acquire.as_bytes(), Direction::Replies, Flow::Hold);
     thread::scope(|scope| {

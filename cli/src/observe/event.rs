@@ -83,6 +83,8 @@ pub(crate) enum Happening {
     Released,
     /// A holder released the lock before its minimum, which keeps the lock taken without a holder.
     Kept,
+    /// The last guard of a hold ended, and the hold lingers for the next caller of its process.
+    Idle,
     /// The lease of a holder ended: the holder died, stopped, was cut off, or had no renewal.
     Expired,
     /// The holder itself noticed the loss of its lock. Looks at a server never see this.

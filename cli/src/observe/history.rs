@@ -69,6 +69,8 @@ struct Changes<'a> {
     ended: VecDeque<Span>,
     handed_off: Vec<(Span, &'a Caller)>,
     begun: Vec<&'a Caller>,
+    /// The holders whose holds linger since this look.
+    idle: Vec<&'a Caller>,
     identified: Vec<LockEvent>,
 }
 
@@ -156,7 +158,7 @@ impl History {
 
     /// Returns the ends and the beginnings of holds.
     fn holds(&mut self, lock: Option<&LockSnapshot>, moment: &Moment) -> Vec<LockEvent> {
-        let Changes { identified: mut events, ended, handed_off, begun } =
+        let Changes { identified: mut events, ended, handed_off, begun, idle } =
             self.changes(lock, moment);
         // The next holder of an exclusive lock tells when the one before has lost it at the latest.
         let is_passed_on = self.holds.is_empty() && ended.len() == 1;
@@ -172,6 +174,7 @@ impl History {
             let siblings = begun.iter().filter(of_client).count() as u64 - 1;
             events.push(self.begin(caller, siblings, moment));
         }
+        events.extend(idle.into_iter().map(|it| self.event(Happening::Idle, moment.begun, it)));
         // Too many counts: those of clients without a hold are forgotten.
         if self.counts.len() > CLIENTS_KEPT {
             let holders = self.holds.iter().filter_map(|hold| hold.caller.client_id.as_ref());
@@ -194,7 +197,12 @@ impl History {
         let mut changes = Changes { ended: mem::take(&mut self.holds), ..Changes::default() };
         let is_exclusive = lock.is_some_and(LockSnapshot::is_exclusive);
         for caller in lock.map_or(&[][..], |lock| &lock.holders) {
-            match take_same(&mut changes.ended, caller) {
+            let before = take_same(&mut changes.ended, caller);
+            let was_idle = before.as_ref().is_some_and(|span| span.caller.is_idle);
+            if caller.is_idle && !was_idle {
+                changes.idle.push(caller);
+            }
+            match before {
                 Some(span) if caller.is_handed_off(&span.caller, is_exclusive) => {
                     changes.handed_off.push((span, caller));
                 }

@@ -46,6 +46,8 @@ pub(crate) struct Caller {
     pub(crate) thread_number: Option<u64>,
     /// The beginning of the hold or wait, in seconds since 1970.
     pub(crate) since: Option<f64>,
+    /// Whether the hold lingers: nobody has it.
+    pub(crate) is_idle: bool,
     /// The remaining lease, in seconds.
     pub(crate) remaining: Option<f64>,
     /// The number of holds that the client has had so far.
@@ -113,6 +115,7 @@ impl Caller {
             thread: text(holder.thread()),
             thread_number: holder.thread_number(),
             since: holder.since().map(since_1970),
+            is_idle: holder.is_idle(),
             remaining: holder.remaining().map(|left| left.as_secs_f64()),
             acquired: holder.acquired(),
         }
@@ -152,6 +155,7 @@ impl Caller {
         if self.thread_number.is_none() {
             self.thread = before.thread;
             self.thread_number = before.thread_number;
+            self.is_idle = before.is_idle;
             self.since = before.since.or(self.since);
         }
         self.acquired = self.acquired.or(before.acquired);

@@ -179,6 +179,25 @@ fn a_silent_process_hands_nothing_off_and_keeps_its_thread() {
 }
 
 #[test]
+fn a_hold_that_lingers_is_told_once_for_each_guard() {
+    let used = |acquired| Caller { acquired: Some(acquired), ..live("x", 1, 0.0) };
+    let idle = |acquired| Caller { is_idle: true, ..used(acquired) };
+    let silent = || caller("x");
+    let looks = [used(1), idle(1), idle(1), silent(), idle(1), used(2), idle(2), idle(5)];
+    let looks: Vec<_> =
+        (0..).zip(looks).map(|(at, it)| look(at.into(), &[lock("lock", &[it])])).collect();
+    let told = |at: usize| events(&looks[..at]).iter().map(|it| it.event).collect::<Vec<_>>();
+    let passed_on = [Happening::Released, Happening::Acquired];
+    assert_eq!(told(2), [Happening::Idle]);
+    assert!(told(3).is_empty() && told(4).is_empty() && told(5).is_empty());
+    assert_eq!((told(6), told(7)), (passed_on.to_vec(), vec![Happening::Idle]));
+    assert_eq!(told(8), passed_on, "it is idle again");
+    let idle_at_first = events(&[look(1.0, &[lock("lock", &[idle(1)])])]);
+    let told = idle_at_first.iter().map(|it| it.event).collect::<Vec<_>>();
+    assert_eq!(told, [Happening::Acquired, Happening::Idle]);
+}
+
+#[test]
 fn counts_of_holds_tell_of_holds_that_no_look_saw() {
     let counted = |owner: &str, acquired| Caller {
         client_id: Some("c".into()),

@@ -71,8 +71,8 @@ impl Recorder {
             Happening::Kept => self.keep(event),
             Happening::Expired => self.end_hold(event, Activity::LostHold),
             Happening::Lost => self.lose(event),
-            // The directory has read its facts.
-            Happening::Identified => {}
+            // The directory has read the facts of a process. A hold that lingers excludes others.
+            Happening::Identified | Happening::Idle => {}
         }
     }
 

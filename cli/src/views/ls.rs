@@ -80,12 +80,13 @@ fn row(lock: &LockInfo, holder: Option<&HolderInfo>) -> Vec<String> {
     cells.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// Returns the name of a holder within its process, unless it has released the lock early or its
-/// process is silent.
+/// Returns the name of a holder within its process, unless it has released the lock early, its
+/// process is silent, or nobody has the hold.
 fn who(lock: &LockInfo, holder: &HolderInfo) -> String {
     match lock.former_holder() {
         Some(_) => text::ENDED.to_owned(),
         None if text::is_silent(holder) => text::SILENT.to_owned(),
+        None if holder.is_idle() => text::IDLE.to_owned(),
         None => text::short_owner(holder),
     }
 }

@@ -144,6 +144,10 @@ fn waiting(waiting: &WaitingInfo) -> String {
 fn describe_holder(holder: &HolderInfo, counted: &str) -> String {
     let hold = lines([
         ("  answer", text::is_silent(holder).then(|| NO_ANSWER.to_owned())),
+        (
+            "  use",
+            holder.is_idle().then(|| "idle: the hold lingers for the next caller".to_owned()),
+        ),
         ("  thread", thread(holder)),
         ("  since", since(holder)),
         ("  lease left", Some(left(holder.remaining().map(|it| it.as_secs_f64())))),

@@ -14,6 +14,9 @@ pub(crate) const UNKNOWN: &str = "-";
 /// The words for a holder whose process is known and does not answer: it may have died.
 pub(crate) const SILENT: &str = "no answer";
 
+/// The word for a hold that lingers: nobody has it.
+pub(crate) const IDLE: &str = "idle";
+
 /// The words for the holder of a lock that the minimum of its ended hold keeps taken.
 pub(crate) const ENDED: &str = "min hold";
 

@@ -71,6 +71,7 @@ pub(crate) fn word(event: &LockEvent) -> (&'static str, u8) {
         Happening::Acquired => ("acquired", 32),
         Happening::Released => ("released", 36),
         Happening::Kept => ("kept", 36),
+        Happening::Idle => ("idle", 36),
         Happening::Expired => ("expired", 31),
         Happening::Lost => ("lost", 31),
         Happening::Waiting => ("waiting", 33),

@@ -350,7 +350,7 @@ impl Environment for World {
     fn keep(&self, hold: &Arc<Hold>) {
         self.granted.lock().push(Arc::clone(hold));
         // The calls of the model tell no acquisition. So an event is that of a loss.
-        self.counts.lock().lost_early += usize::from(hold.tell_acquired(|| ()).lost);
+        self.counts.lock().lost_early += usize::from(hold.tell_acquired(|_| ()).lost);
         self.fire_timer(hold);
     }
 

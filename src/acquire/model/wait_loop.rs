@@ -10,7 +10,7 @@ use crate::local::hold::{self, Grant, Hold};
 use crate::local::mailbox::News;
 use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
-use crate::local::{Caller, Local, Turn, YieldsTo};
+use crate::local::{Caller, JoinOutcome, Local, Turn, YieldsTo};
 use crate::transport::call::ConnectionId;
 use crate::transport::listener::channels::{
     Channel, ListenerSession, Registration, SubscriptionState,
@@ -130,8 +130,8 @@ pub(super) fn acquire<E: Environment>(
     }
     let caller = Caller::new(request);
     match local.join_queue(caller.clone(), now) {
-        None => Ok(None),
-        Some(ticket) => WaitingCall::new(environment, options, caller, ticket).run(),
+        JoinOutcome::Queued(ticket) => WaitingCall::new(environment, options, caller, ticket).run(),
+        JoinOutcome::BehindIdle | JoinOutcome::Refused => Ok(None),
     }
 }
 
@@ -195,7 +195,9 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             return Ok(Some(hold));
         }
         self.environment.end(&hold);
-        self.ticket = local.join_queue(self.caller.clone(), now).unwrap_or(self.ticket);
+        if let JoinOutcome::Queued(ticket) = local.join_queue(self.caller.clone(), now) {
+            self.ticket = ticket;
+        }
         Ok(None)
     }
 

@@ -6,7 +6,11 @@
 //! | | releasing | the caller gave up, got no reply, or the grant came after its deadline |
 //! | held | held | a renewal, an `extend` or a re-entry moves the deadline forward, never back |
 //! | | held, by another thread | the last guard of a thread ends, and another thread of the process waits (`hand_off`) |
+//! | | held, by nobody (*idle*) | the last guard ends, and the hold may linger (`linger`) |
 //! | | releasing | the last guard is dropped or unlocked, and no thread of the process gets the hold |
+//! | idle | held | a caller of the process takes it over (`hand_off`) |
+//! | | releasing | it was asked for, its linger time is over, or a caller needs another hold |
+//! | | lost | as a held one; nobody is told |
 //! | | lost | the deadline has passed; a renewal found the hold gone; the server granted the lock to another thread of this process; `force_unlock` of this process |
 //! | releasing | gone | the release has a reply, or will not be sent again |
 //! | | lost | the reply to the release says that the server did not have the hold |
@@ -53,7 +57,7 @@ use std::time::Duration;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::error::LostReason;
-use crate::events::{Kind, LossCall};
+use crate::events::{HandleListener, Kind, LossCall};
 use crate::kind::rules::KindRules;
 use crate::stats::SeriesKey;
 use crate::transport::call::{Call, ConnectionId, LateCopy};
@@ -79,6 +83,8 @@ pub(crate) struct Grant {
     pub(crate) renewed: bool,
     pub(crate) holder: Holder,
     pub(crate) settings: HoldSettings,
+    /// The time from the grant for which the hold may linger; `None` if it may not.
+    pub(crate) linger: Option<Duration>,
     /// The moment at which the reply was read.
     pub(crate) granted_at: Moment,
     /// A copy of the acquire command that may still run. The release has to follow that copy on
@@ -134,6 +140,10 @@ pub(crate) enum TimerTask {
     Verify,
     /// The thread of the hold has ended: the lease is fixed from now on.
     Orphaned,
+    /// The linger time of the hold is over, and nobody has the hold: release it.
+    GiveUp,
+    /// The linger time of the hold is over, and somebody has the hold: wait for the next renewal.
+    Wait,
     /// Nothing: the hold is over, as in [`HoldStatus::Over`].
     Over { newly_lost: bool },
 }
@@ -388,7 +398,9 @@ impl Hold {
         let mut state = self.state.lock();
         let status = self.update_status(&mut state, now);
         if status == HoldStatus::Held {
-            state.released_at = now;
+            if !state.is_idle {
+                state.released_at = now;
+            }
             self.end(&mut state, Phase::Releasing);
         }
         status
@@ -417,16 +429,17 @@ impl Hold {
         let mut state = self.state.lock();
         let possession = &state.possession;
         let half = possession.settings.renewed_lease().map(|lease| lease / 2);
-        let may_hand_off = (self.last_token == 0 || possession.token < self.last_token)
-            && state.phase == Phase::Held
-            && state.is_renewed(now)
-            && possession.minimum_end() <= now
-            && possession.handoffs < bounds.max_handoffs
-            && now < state.granted_at + bounds.max_time
+        // Whoever wants a lock that lingers asks for it, so it needs no other bound.
+        let is_within_bounds = now < state.linger_end
+            || possession.handoffs < bounds.max_handoffs
+                && now < state.granted_at + bounds.max_time;
+        let may_hand_off = is_within_bounds
+            && state.may_be_passed_on(now, self.last_token)
             && now.until(state.deadline) >= half.unwrap_or(bounds.min_remaining);
         if !may_hand_off {
             return None;
         }
+        state.is_idle = false;
         // The watchdog may have reported the limit after the caller read its clock.
         state.overdue_reported = false;
         (state.told.present, state.told.waiting.overdue) = (false, None);
@@ -445,6 +458,49 @@ impl Hold {
     }
 }
 
+/// The linger time: a hold without a guard stays held, for the next caller of this process.
+impl Hold {
+    /// Has the hold linger, if it may. Its last guard has ended, and no caller waits.
+    ///
+    /// `emit` queues the event. It runs under the mutex of the hold, and must not use the hold.
+    pub(crate) fn linger(
+        &self,
+        now: Moment,
+        emit: impl FnOnce(Option<&HandleListener>, Duration),
+    ) -> bool {
+        let mut state = self.state.lock();
+        let lingers = now < state.linger_end.min(state.deadline)
+            && state.may_be_passed_on(now, self.last_token);
+        if lingers {
+            (state.is_idle, state.released_at) = (true, now);
+            let possession = &mut state.possession;
+            possession.on_lost.clear();
+            emit(possession.settings.listener(), possession.since.until(now));
+        }
+        lingers
+    }
+
+    /// Has the hold not linger from now on.
+    ///
+    /// Returns the number of its hand-offs and its linger time, unless that is over.
+    pub(crate) fn stop_lingering(&self) -> Option<(u32, Duration)> {
+        let mut state = self.state.lock();
+        let end = mem::take(&mut state.linger_end);
+        let lingers = end > Moment::START;
+        lingers.then(|| (state.possession.handoffs, state.granted_at.until(end)))
+    }
+
+    /// Returns whether the hold lingers, or has lingered to its end.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.lock().is_idle
+    }
+
+    /// Returns the end of the linger time, if it lies ahead.
+    pub(crate) fn next_linger_end(&self, now: Moment) -> Option<Moment> {
+        Some(self.state.lock().linger_end).filter(|end| now < *end)
+    }
+}
+
 /// Timers of the watchdog, and waits for the end of a hold.
 impl Hold {
     /// Notes that the timer of the hold has fired. Returns the task of the watchdog.
@@ -456,7 +512,13 @@ impl Hold {
         if let HoldStatus::Over { newly_lost } = self.update_status(&mut state, now) {
             return TimerTask::Over { newly_lost };
         }
-        if state.renewed && state.possession.holder.has_ended() {
+        if state.linger_end <= now && state.is_idle {
+            return TimerTask::GiveUp;
+        }
+        if state.linger_end <= now && self.id.may_linger() && now < self.renewal_due() {
+            return TimerTask::Wait;
+        }
+        if state.renewed && state.possession.holder.has_ended() && !state.is_idle {
             state.renewed = false;
             return TimerTask::Orphaned;
         }
@@ -536,7 +598,7 @@ impl Hold {
     /// `None` without a limit, and after the report that the hold is overdue.
     pub(crate) fn next_limit(&self) -> Option<Moment> {
         let state = self.state.lock();
-        state.possession.limit().filter(|_| !state.overdue_reported)
+        state.limit().filter(|_| !state.overdue_reported)
     }
 
     /// Returns, once, the time for which the holder of an overdue hold has had it.
@@ -570,15 +632,15 @@ impl Hold {
 impl Hold {
     /// Emits the event of an acquisition, and returns what has waited for it.
     ///
-    /// After the event of a loss there is no other: the hold was lost when it was handed off.
-    pub(crate) fn tell_acquired(&self, emit: impl FnOnce()) -> Untold {
-        let mut state = self.state.lock();
-        let told = &mut state.told;
+    /// `emit` gets the listener of the holder's handle. After the event of a loss there is no other:
+    /// the hold was lost when it was handed off.
+    pub(crate) fn tell_acquired(&self, emit: impl FnOnce(Option<&HandleListener>)) -> Untold {
+        let HoldState { told, possession, .. } = &mut *self.state.lock();
         let waiting = mem::take(&mut told.waiting);
         if told.lost {
             return Untold::default();
         }
-        emit();
+        emit(possession.settings.listener());
         (told.acquired, told.present, told.lost) = (true, true, waiting.lost);
         waiting
     }
@@ -652,6 +714,7 @@ impl Grant {
             renewed: true,
             holder: Holder::owned(),
             settings: HoldSettings::default(),
+            linger: None,
             granted_at: at,
             late_copy: None,
             tokens: 0..=0,

@@ -1,5 +1,5 @@
 //! The settings of a handle for its holds and waits: event listener, limit, minimum,
-//! length of renewed leases, label, weight.
+//! length of renewed leases, linger time, label, weight.
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -22,6 +22,8 @@ struct Values {
     min_hold: Option<Duration>,
     /// The length of renewed leases; `None` is that of the client.
     renewed_lease: Option<Duration>,
+    /// The time for which a hold may linger, counted from its grant.
+    linger: Option<Duration>,
     /// Whether readers ignore waiting writers.
     prefers_readers: bool,
     label: Option<Label>,
@@ -50,6 +52,11 @@ impl HoldSettings {
     /// Returns the same settings with this length of renewed leases.
     pub(crate) fn with_renewed_lease(&self, lease: Duration) -> HoldSettings {
         self.changed(|values| values.renewed_lease = Some(lease))
+    }
+
+    /// Returns the same settings with this linger time. Zero is none.
+    pub(crate) fn with_linger(&self, linger: Duration) -> HoldSettings {
+        self.changed(|values| values.linger = Some(linger).filter(|it| !it.is_zero()))
     }
 
     /// Returns the same settings for a caller that ignores the turns at a read-write lock.
@@ -89,6 +96,10 @@ impl HoldSettings {
         self.0.as_ref()?.renewed_lease
     }
 
+    pub(crate) fn linger(&self) -> Option<Duration> {
+        self.0.as_ref()?.linger
+    }
+
     pub(crate) fn prefers_readers(&self) -> bool {
         self.0.as_ref().is_some_and(|values| values.prefers_readers)
     }
@@ -118,6 +129,7 @@ impl fmt::Debug for HoldSettings {
             .field("max_hold", &self.max_hold())
             .field("min_hold", &self.min_hold())
             .field("renewed_lease", &self.renewed_lease())
+            .field("linger", &self.linger())
             .field("prefers_readers", &self.prefers_readers())
             .field("label", &self.label())
             .field("weight", &self.weight())

@@ -21,13 +21,17 @@ pub(super) struct HoldState {
     /// The length that the server has set last, if the lease is a renewed one since the grant.
     pub(super) renewed_length: Option<Duration>,
     pub(super) possession: Possession,
+    /// The moment until which the hold may linger; [`Moment::START`] if it may not.
+    pub(super) linger_end: Moment,
+    /// Whether the hold lingers: nobody has it.
+    pub(super) is_idle: bool,
     /// Whether it was reported that the hold is overdue.
     pub(super) overdue_reported: bool,
     /// Whether the loss of the hold was reported.
     pub(super) loss_reported: bool,
     pub(super) told: Told,
     pub(super) granted_at: Moment,
-    /// Moment of the end of the last guard.
+    /// Moment of the end of the last guard, also of a hold that lingers.
     pub(super) released_at: Moment,
     pub(super) late_copy: Option<LateCopy>,
     pub(super) timer: Option<wheel::Key>,
@@ -110,6 +114,8 @@ impl HoldState {
                 handoffs: 0,
                 on_lost: Vec::new(),
             },
+            linger_end: grant.linger.map_or(Moment::START, |linger| grant.granted_at + linger),
+            is_idle: false,
             overdue_reported: false,
             loss_reported: false,
             told: Told::default(),
@@ -128,7 +134,23 @@ impl HoldState {
 
     /// Returns whether the hold has passed the limit of its holder while it was valid.
     pub(super) fn is_overdue(&self, now: Moment) -> bool {
-        self.possession.limit().is_some_and(|limit| limit <= now.min(self.deadline))
+        self.limit().is_some_and(|limit| limit <= now.min(self.deadline))
+    }
+
+    /// Returns the moment from which the hold is overdue. A hold that lingers has no holder, and no
+    /// limit.
+    pub(super) fn limit(&self) -> Option<Moment> {
+        let limit = self.possession.settings.max_hold().filter(|_| !self.is_idle);
+        limit.map(|max_hold| self.possession.since + max_hold)
+    }
+
+    /// Returns whether another holder may have the hold: there is a token for it, and the present
+    /// one has had the lock for its minimum.
+    pub(super) fn may_be_passed_on(&self, now: Moment, last_token: u64) -> bool {
+        (last_token == 0 || self.possession.token < last_token)
+            && self.phase == Phase::Held
+            && self.is_renewed(now)
+            && self.possession.minimum_end() <= now
     }
 
     /// Returns the reason of a loss at the deadline.
@@ -138,11 +160,6 @@ impl HoldState {
 }
 
 impl Possession {
-    /// Returns the moment from which the hold is overdue.
-    pub(super) fn limit(&self) -> Option<Moment> {
-        self.settings.max_hold().map(|max_hold| self.since + max_hold)
-    }
-
     /// Returns the moment until which the lock stays taken after a release.
     pub(super) fn minimum_end(&self) -> Moment {
         self.since + self.settings.min_hold().unwrap_or_default()

@@ -304,7 +304,7 @@ fn told(hold: &Hold, events: &[&'static str]) -> Vec<&'static str> {
     for event in events {
         match *event {
             "acquired" => {
-                let untold = hold.tell_acquired(|| emit("acquired"));
+                let untold = hold.tell_acquired(|_| emit("acquired"));
                 untold.overdue.into_iter().for_each(|_| emit("overdue"));
                 untold.lost.then(|| emit("lost"));
             }

@@ -219,6 +219,68 @@ impl<K: LockKind> Lock<K> {
         self
     }
 
+    /// Keeps a hold after its last guard, for the next caller of this client. No round trip.
+    ///
+    /// For a lock that one process takes again and again while nobody else wants it: a tenant, a
+    /// partition, a customer. After the last guard the hold *lingers*: it stays held, and the next
+    /// caller of this client takes it over without a command. Everybody else finds the lock held.
+    /// Zero, the default, is off.
+    ///
+    /// A hold lingers until `linger` has passed since its grant, however often it is taken over. The
+    /// watchdog then releases it; a guard that exists at that moment releases it at its end. So a
+    /// busy lock costs one acquire and one release per linger time, and others wait for it as
+    /// follows:
+    ///
+    /// | who wants the lock | gets it |
+    /// | --- | --- |
+    /// | a caller of another client of leasehold | at once, or at the end of the present guard: its refusal asks for the hold. If the message is lost, within a [poll interval](crate::Builder::poll_interval), or as the next row |
+    /// | a caller of Redisson, and of another kind of lock with this name | at most one linger time later, or at the end of a guard that lasts longer |
+    /// | a caller of this client that cannot take it over (a read lock, a fixed lease) | at once |
+    ///
+    /// A refused [`try_lock`](Lock::try_lock) asks too, so the next attempt may find the lock free.
+    /// After a hold that was asked for before it was of use, the client lets no hold of this lock
+    /// linger for 4 linger times, then for 8, and so on up to 256. So locks that processes take in
+    /// turn cost as much as without lingering.
+    ///
+    /// While a hold lingers, [`is_locked`](Lock::is_locked) reports the lock as taken,
+    /// [`HolderInfo::is_idle`](crate::HolderInfo::is_idle) tells others that nobody uses it, and a
+    /// loss is no event. If the process dies, the lock stays taken until its lease ends, as if it
+    /// were in use: a short [`with_renewed_lease`](Lock::with_renewed_lease) limits that.
+    /// [`Client::close`](crate::Client::close) and the drop of the last clone of the client release
+    /// all holds that linger. [`Stats::lingered`](crate::Stats::lingered) counts the take-overs.
+    ///
+    /// Plain, fenced and write locks may linger, with renewed leases; a handle with a fixed lease
+    /// takes the lock as without this setting. The verbs return
+    /// [`is_configuration`](crate::Error::is_configuration) for other kinds, for
+    /// [named holders](Lock::with_holder), and if `linger` is more than half of the lease.
+    ///
+    /// | case | rule |
+    /// | --- | --- |
+    /// | nested guard | the hold keeps its linger time |
+    /// | take-over, local hand-off | afterwards the hold has the settings of the new holder's handle; its linger time stays that of the grant. The bounds of [`local_handoff`](crate::Builder::local_handoff) count from that time on |
+    /// | [owned guard](crate::OwnedGuard), [`detach`](crate::Guard::detach) | the same rules |
+    /// | [`with_max_hold`](Lock::with_max_hold) | each holder has its limit from the take-over on; a hold that lingers has none |
+    /// | [`with_min_hold`](Lock::with_min_hold) | no lingering before the minimum: the hold is released early, and keeps the minimum |
+    /// | fencing tokens | each holder has a greater one. A grant has 128: after as many holders the hold is released and taken anew. If a server lost the hold and this client does not know yet, a caller takes it over with a smaller token than that of the next holder, and the resource refuses it |
+    /// | events | [`idle`](Events::idle) at the end of each last guard, [`acquired`](Events::acquired) for each take-over, [`released`](Events::released) once, when the hold is released |
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn handle(_: u64) {}
+    /// # let (client, requests) = (leasehold::Client::open("redis://127.0.0.1/")?, 0..9);
+    /// let tenant = client.lock("tenant:7").with_linger(Duration::from_millis(500));
+    /// for request in requests {
+    ///     let _guard = tenant.lock()?;    // mostly without a round trip
+    ///     handle(request);
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use = "the linger time belongs to the lock that is returned"]
+    pub fn with_linger(mut self, linger: Duration) -> Lock<K> {
+        self.shared.set_linger(linger);
+        self
+    }
+
     /// Sets an event listener for the holds and waits of this handle. No round trip.
     ///
     /// The event listener of the client ([`Builder::events`](crate::Builder::events)) still
@@ -229,7 +291,7 @@ impl<K: LockKind> Lock<K> {
     /// | --- | --- |
     /// | [`acquired`](Events::acquired) | each hold that a call of this handle acquired, from the server or by a hand-off |
     /// | [`waited`](Events::waited) | each call of this handle that waited, with or without success |
-    /// | [`released`](Events::released), [`lost`](Events::lost), [`overdue`](Events::overdue), [`renewal_failed`](Events::renewal_failed) | the holds of this handle |
+    /// | [`idle`](Events::idle), [`released`](Events::released), [`lost`](Events::lost), [`overdue`](Events::overdue), [`renewal_failed`](Events::renewal_failed) | the holds of this handle |
     /// | [`renewed`](Events::renewed) | the numbers of the holds of this handle and of other handles with the same `Arc` |
     /// | [`reconnected`](Events::reconnected), [`audit`](Events::audit) | none: these go to the listener of the client only |
     ///

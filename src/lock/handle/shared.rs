@@ -115,6 +115,10 @@ impl SharedHandle {
         self.settings = self.settings.with_min_hold(min_hold.min(LONGEST_LEASE));
     }
 
+    pub(crate) fn set_linger(&mut self, linger: Duration) {
+        self.settings = self.settings.with_linger(linger);
+    }
+
     pub(crate) fn set_weight(&mut self, weight: u32) {
         self.require(|_| match weight {
             1..=10 => Ok(()),
@@ -217,6 +221,19 @@ impl SharedHandle {
         }
     }
 
+    /// Fails if the linger time is more than half of a renewed lease.
+    pub(crate) fn check_linger(&self) -> Result<()> {
+        let Some(linger) = self.settings.linger().filter(|_| self.lease.is_none()) else {
+            return Ok(());
+        };
+        let of_client = self.context()?.engine.settings.watchdog_timeout;
+        if linger > self.settings.renewed_lease().unwrap_or(of_client) / 2 {
+            let text = "the linger time is more than half of the lease";
+            return Err(self.named(Error::configuration(text)));
+        }
+        Ok(())
+    }
+
     /// Returns the response limit of a call that begins now without a deadline.
     pub(crate) fn response_limit(&self) -> ResponseLimit {
         self.context
@@ -236,7 +253,7 @@ impl SharedHandle {
             engine.check_open()?;
             let _active = engine.begin_call();
             let limit = engine.limit(response_limit);
-            engine.wait_until_ready(&limit)?;
+            engine.wait_until_ready(|| limit)?;
             call(context, &limit)
         };
         run().map_err(|error| self.named(error))

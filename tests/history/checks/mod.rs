@@ -59,6 +59,8 @@ pub struct Worker {
     /// The length of its renewed leases.
     pub lease: Nanos,
     pub killed: Option<Nanos>,
+    /// The longest linger time of its requests.
+    pub linger: Nanos,
     /// The stalls of the machine that the worker noticed.
     pub stalls: Vec<Stall>,
 }
@@ -314,6 +316,8 @@ impl History {
             if let Event::Stalled(span) = event {
                 self.workers[index].stalls.push(Stall { from: at.saturating_sub(span), to: at });
             } else if let Event::Asks(request) = event {
+                let linger = &mut self.workers[index].linger;
+                *linger = request.linger.map_or(0, millis).max(*linger);
                 open.insert(attempt, self.attempts.len());
                 self.attempts.push(Attempt::new(index, request, at, Outcome::Unknown));
             } else if let Some(position) = open.get(&attempt) {
@@ -443,7 +447,16 @@ impl History {
     /// Returns whether servers may have lost the hold of an attempt, or their clocks stepped,
     /// before the grant of another hold at this moment.
     fn may_have_lost(&self, attempt: &Attempt, granted: Nanos) -> bool {
-        self.may_have_lost_between(&attempt.request.lock, attempt.asked, granted)
+        // A hold that was taken over may have been lost before.
+        let since = attempt.asked.saturating_sub(self.linger(attempt));
+        self.may_have_lost_between(&attempt.request.lock, since, granted)
+    }
+
+    /// Returns the longest time for which the hold of an attempt may linger before or after it.
+    ///
+    /// Each hold lingers as the handle says that took it from the server.
+    pub fn linger(&self, attempt: &Attempt) -> Nanos {
+        if attempt.request.may_linger() { self.workers[attempt.worker].linger } else { 0 }
     }
 
     /// Returns whether servers may have lost their data of a lock, or their clocks stepped, between
@@ -616,7 +629,7 @@ mod examples {
 
     /// Returns a history of two workers with leases of one second.
     pub(super) fn history(attempts: Vec<Attempt>) -> History {
-        let worker = Worker { lease: millis(1000), killed: None, stalls: Vec::new() };
+        let worker = Worker { lease: millis(1000), killed: None, linger: 0, stalls: Vec::new() };
         let bounds = Bounds {
             poll: millis(100),
             fair_waiter_timeout: millis(300),
@@ -720,16 +733,17 @@ mod examples {
 
     #[test]
     fn records_of_a_worker_become_attempts() {
-        let lines = "1 10 asks a acquire false none none 100 none none false 1 1 0\n\
-                     2 11 asks a acquire true 70 none 0 none none false 1 1 0\n\
+        let lines = "1 10 asks a acquire false none none none 100 none none false 1 1 0\n\
+                     2 11 asks a acquire true 70 none none 0 none none false 1 1 0\n\
                      1 12 granted 5\n0 13 stalled 4\n\
                      2 13 refused\n1 14 extended\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
                      3 18 granted 1\n\
-                     4 19 asks b acquire false none none 7 none none true 2 1 0\n4 20 fai\n\
-                     5 21 asks c acquire false none none 7 none none false 1 1 0\n5 22 failed timeout";
+                     4 19 asks b acquire false none none none 7 none none true 2 1 0\n4 20 fai\n\
+                     5 21 asks c acquire false none none none 7 none none false 1 1 0\n\
+                     5 22 failed timeout";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);
-        history.add(Worker { lease: 1, killed: Some(20), stalls: Vec::new() }, records);
+        history.add(Worker { lease: 1, killed: Some(20), linger: 0, stalls: Vec::new() }, records);
         assert_eq!(history.workers[0].stalls, [Stall { from: 9, to: 13 }]);
         let hold = Hold {
             token: 5,

@@ -10,7 +10,7 @@
 //! A search asks one server after the other. It may miss a lock while a master is replaced, or
 //! while the lock's slot moves.
 
-use super::waits::{Spans, end};
+use super::waits::{Spans, done, end};
 use super::{Attempt, History, Outcome, Promise, Violation};
 use crate::record::{Verb, millis};
 use crate::system::Nanos;
@@ -71,8 +71,14 @@ fn wrongly_held(
     // The server may have granted a call that has not returned.
     let runs =
         |call: &&Attempt| call.asked <= at && end(history, call).is_none_or(|ended| asked <= ended);
+    let lingers = |call: &&Attempt| {
+        let linger = history.linger(call);
+        let ended = call.hold().and_then(|hold| hold.ended).filter(|_| linger > 0);
+        ended.is_some_and(|(ended, _)| asked <= done(history, call, ended + linger))
+    };
     let may_be_held = spans.of_others(question, asked, at).next().is_some()
         || calls.iter().any(runs)
+        || calls.iter().any(lingers)
         || history.may_have_lost_between(lock, since, at)
         || history.may_be_outdated(lock, at);
     (!may_be_held).then(|| Promise::Question.violation(format!("reported held: {question}")))

@@ -179,11 +179,16 @@ pub(super) fn over(history: &History, attempt: &Attempt) -> Nanos {
 
 /// Returns the end of a hold, if its release was certainly sent.
 ///
-/// The drop of a guard does not wait for its release, so a kill right after it may prevent that.
+/// The drop of a guard does not wait for its release, so a kill right after it may prevent that. A
+/// hold that lingers is released later, in the background too.
 fn released(history: &History, attempt: &Attempt, hold: &Hold) -> Option<(Nanos, End)> {
     let killed = history.workers[attempt.worker].killed;
-    hold.ended.filter(|(at, how)| {
-        *how != End::Dropped || killed.is_none_or(|killed| done(history, attempt, *at) < killed)
+    let linger = history.linger(attempt);
+    let how = |how| if linger > 0 { End::Dropped } else { how };
+    let ended = hold.ended.map(|(at, end)| (at, how(end)));
+    ended.filter(|(at, how)| {
+        let is_sent = |killed| done(history, attempt, at.saturating_add(linger)) < killed;
+        *how != End::Dropped || killed.is_none_or(is_sent)
     })
 }
 
@@ -201,6 +206,14 @@ pub(super) fn done(history: &History, attempt: &Attempt, at: Nanos) -> Nanos {
         }
         end = next;
     }
+}
+
+/// Returns the latest moment at which the hold of a guard that has ended is released, if somebody
+/// waits for the lock: a disturbance may prevent that a hold that lingers is asked for.
+fn given_up(history: &History, attempt: &Attempt, ended: Nanos) -> Nanos {
+    let end = ended.saturating_add(history.linger(attempt));
+    let is_disturbed = history.disturbances_of(attempt, ended, end).next().is_some();
+    if is_disturbed { end } else { ended }
 }
 
 fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
@@ -268,7 +281,7 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
                 (Some((at, End::Unlocked)), None) => freed(at, at),
                 // The permits of a killed process may not be given back after a failed request.
                 (Some((at, End::Dropped)), None) if is_finite => {
-                    freed(at, done(history, attempt, at))
+                    freed(at, done(history, attempt, given_up(history, attempt, at)))
                 }
                 (Some((at, _)), _) => expired(at),
                 (None, _) => expired(killed.unwrap_or(Nanos::MAX)),

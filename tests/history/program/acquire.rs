@@ -224,6 +224,8 @@ where
 {
     let lock = with_span(lock, call.request.max_hold, Lock::with_max_hold);
     let lock = with_span(lock, call.request.renewed, Lock::with_renewed_lease);
+    let linger = call.request.linger.filter(|_| call.request.may_linger());
+    let lock = with_span(lock, linger, Lock::with_linger);
     let lock = with_span(lock, call.request.min_hold, Lock::with_min_hold);
     acquire_from(lock, call, token, owned_token)
 }

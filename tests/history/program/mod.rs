@@ -42,6 +42,9 @@ const JOINED: u8 = 10;
 const RE_ENTERED: u8 = 20;
 const LISTENED: u8 = 20;
 
+/// Percentage of turns at the own lock of a worker whose holds linger.
+const OWN: u8 = 70;
+
 /// The number of checks, at the usual interval, within which a listener has heard of a loss.
 const HEARD: usize = 500;
 
@@ -400,6 +403,7 @@ impl<'a> Thread<'a> {
             min_hold,
             lease: fixed.then(|| self.rng.u64(self.arguments.work.fixed.clone())),
             renewed: self.renewed().filter(|_| kind.has_leases() || kind == Kind::Election),
+            linger: self.linger(),
             max_wait,
             cancelled: max_wait > 0 && self.happens(CANCELLED),
             weight: if is_queued { self.rng.u32(1..=10) } else { 1 },
@@ -415,6 +419,14 @@ impl<'a> Thread<'a> {
         (percentage != 100).then(|| u64::try_from(lease.as_millis()).expect("a short lease"))
     }
 
+    /// Returns a linger time for half of the requests, if the work has one.
+    fn linger(&mut self) -> Option<u64> {
+        let (percentage, lease) = (self.arguments.work.lingering, self.arguments.lease());
+        let lease = self.renewed().map_or(lease, Duration::from_millis);
+        let linger = u64::try_from((lease * percentage.into() / 100).as_millis());
+        (percentage > 0 && self.rng.bool()).then(|| linger.expect("a short time"))
+    }
+
     /// Returns a longest or minimum hold for some of the requests.
     fn limit(&mut self) -> Option<u64> {
         (self.rng.u8(0..100) < self.arguments.work.limited).then(|| self.rng.u64(LIMITS))
@@ -424,6 +436,9 @@ impl<'a> Thread<'a> {
     fn number(&mut self, kind: Kind) -> u64 {
         let work = &self.arguments.work;
         let number = self.rng.u64(0..work.locks);
+        // Lingering is of use if a process mostly takes the same locks.
+        let is_own = work.lingering > 0 && self.rng.u8(0..100) < OWN;
+        let number = if is_own { self.arguments.seed % work.locks } else { number };
         match (kind, number) {
             // Fair locks stay: later callers remove killed waiters from their queues.
             (Kind::Fair, _) | (_, 0) => number,

@@ -470,7 +470,10 @@ fn without_chance(line: &str) -> String {
     if !line.contains("'hrandfield'") {
         return line.to_owned();
     }
-    line.replace(", 2)", ", 1000)").replace(", some,", ", 1000,")
+    [", 2)", ", 3)"]
+        .iter()
+        .fold(line.to_owned(), |line, few| line.replace(few, ", 1000)"))
+        .replace(", some,", ", 1000,")
 }
 
 /// Returns the descriptions of the keys or arguments in a script's header.

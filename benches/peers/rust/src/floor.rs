@@ -10,7 +10,10 @@ use redis::{Cmd, Connection, ConnectionInfo, IntoConnectionInfo};
 
 use crate::contender::{Blocking, Contender, Result, Worker};
 
-const ACQUIRE: &str = include_str!("../../../../lua/plain_acquire.lua");
+const ACQUIRE: &str = concat!(
+    include_str!("../../../../lua/ask_holder.lua"),
+    include_str!("../../../../lua/plain_acquire.lua")
+);
 const RELEASE: &str = include_str!("../../../../lua/plain_release.lua");
 
 #[derive(Clone)]

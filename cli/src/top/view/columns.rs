@@ -5,7 +5,7 @@ use crate::args::SortBy;
 use crate::observe::snapshot::Caller;
 use crate::top::sight::Sight;
 use crate::top::state::{Now, Row};
-use crate::views::text::{brief, printable, short_kind};
+use crate::views::text::{self, brief, printable, short_kind};
 
 /// A column of the table: a fact about each lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +133,7 @@ impl Fact {
             Fact::Program if more > 0 => format!("{} +{more}", program(holder)),
             Fact::Program => program(holder),
             Fact::Label => shown(&holder.label),
+            _ if holder.is_idle => text::IDLE.to_owned(),
             _ => shown(&holder.thread),
         }
     }

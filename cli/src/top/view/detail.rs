@@ -11,7 +11,7 @@ use crate::observe::event::{Happening, LockEvent};
 use crate::observe::snapshot::Caller;
 use crate::top::sight::Sight;
 use crate::top::state::{Now, Row, State};
-use crate::views::text::{brief, printable, time_of_day};
+use crate::views::text::{IDLE, brief, printable, time_of_day};
 use crate::views::watch;
 
 /// Draws the followed lock: its holders and its queue above, its events below.
@@ -90,6 +90,7 @@ fn waiters_heading(sight: &Sight) -> String {
 
 fn holder_line(row: &Row, holder: &Caller, now: Now) -> Line<'static> {
     let mut facts = vec![person(holder)];
+    facts.extend(holder.is_idle.then(|| IDLE.to_owned()));
     facts.extend(holder.since.map(|since| format!("held for {}", brief(now.wall - since))));
     let left = holder.remaining.map(|left| left - row.since_sighting(now));
     facts.extend(left.map(|left| format!("lease left {}", brief(left))));
@@ -117,6 +118,7 @@ fn event_line(event: &LockEvent, theme: Theme) -> Line<'static> {
         Happening::Expired | Happening::Lost | Happening::Outage => theme.alarm(),
         Happening::Released
         | Happening::Kept
+        | Happening::Idle
         | Happening::Left
         | Happening::Gone
         | Happening::Identified => theme.faint(),

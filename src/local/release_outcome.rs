@@ -3,6 +3,7 @@
 //! * Released: success.
 //! * "Not held", while an earlier copy of the release may have released the hold before the
 //!   deadline: success.
+//! * "Not held" by a hold that lingered: success, because nobody had it.
 //! * "Not held" in any other case: the hold was lost. So was it if the key was overwritten
 //!   (`WRONGTYPE`).
 //! * No reply by the end of the lease: an error for the log and the events. The lease ends by
@@ -35,7 +36,7 @@ impl Local {
     /// Applies the outcome of a release, and reports it to the log and the events.
     ///
     /// Returns the error that `unlock` gives to its caller.
-    pub(super) fn finish_release(
+    pub(crate) fn finish_release(
         &self,
         hold: &Arc<Hold>,
         outcome: Result<CallReply>,
@@ -43,7 +44,9 @@ impl Local {
         self.release_settled(hold);
         let subscribers = match outcome {
             Ok(reply) => self.read_release_reply(hold, reply),
-            Err(error) if error.code() == Some("WRONGTYPE") => Err(self.found_no_hold(hold)),
+            Err(error) if error.code() == Some("WRONGTYPE") && !hold.is_idle() => {
+                Err(self.found_no_hold(hold))
+            }
             Err(error) => Err(error),
         };
         let subscribers =
@@ -61,6 +64,8 @@ impl Local {
                 self.release_heard(hold.rules(), subscribers);
                 Ok(Some(subscribers))
             }
+            // Nobody had the hold when it was lost.
+            ReleaseReply::NotHeld if hold.is_idle() => Ok(None),
             ReleaseReply::NotHeld
                 if reply.copies.may_have_reply(may_have_released)
                     && clock::now() < hold.last_deadline() =>
@@ -80,7 +85,7 @@ impl Local {
         Error::lost(LostReason::Gone, format!("{subject} was lost before its release"))
     }
 
-    fn report_release(&self, hold: &Hold, subscribers: Result<Option<u64>>) {
+    pub(super) fn report_release(&self, hold: &Hold, subscribers: Result<Option<u64>>) {
         let (name, (kind, number)) = (self.name().given(), hold.kind_and_number());
         if let Err(error) = &subscribers {
             log::warn!(
