@@ -10,6 +10,7 @@ mod audit;
 mod cluster;
 mod counts;
 mod election;
+mod fairness;
 mod holders;
 mod inspection;
 mod queued;

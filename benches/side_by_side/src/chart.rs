@@ -9,6 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use crate::Result;
 use crate::run::NO_LIBRARIES;
 use crate::table::{Spread, Table};
+use crate::works::meetings;
 
 const OWN: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
 const BASE: RGBColor = RGBColor(0x77, 0x77, 0x77);
@@ -66,4 +67,44 @@ fn color(contender: &str) -> RGBColor {
         name if name.starts_with("leasehold") => OWN,
         _ => PEER,
     }
+}
+
+/// The largest share of a chart with lines, and the smallest that is not 0, in percent.
+const SHARES: std::ops::Range<f64> = 0.005..100.0;
+
+/// Draws the cost of a pair over the share of pairs that meet another process: a line for each
+/// contender, with a point for each table. Both axes are logarithmic.
+pub(crate) fn lines(file: &Path, tables: &[&Table]) -> Result {
+    let points = |name: &String| -> Vec<(f64, f64)> {
+        let spreads = tables.iter().filter_map(|table| {
+            Some((table.spread(name, meetings::SHARE)?, table.spread(name, meetings::COST)?))
+        });
+        spreads.map(|(share, cost)| (share.median.max(SHARES.start), cost.median)).collect()
+    };
+    let Some(names) = tables.first().map(|table| &table.contenders) else { return Ok(()) };
+    let all: Vec<_> = names.iter().map(|name| (name, points(name))).collect();
+    let costs = || all.iter().flat_map(|(_, points)| points.iter().map(|(_, cost)| *cost));
+    let (low, high) = (costs().fold(f64::MAX, f64::min), costs().fold(f64::MIN, f64::max));
+    let area = SVGBackend::new(file, (640, 380)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption("Cost of a pair of lock and release (us)", ("sans-serif", 14))
+        .margin(10)
+        .x_label_area_size(40)
+        .y_label_area_size(50)
+        .build_cartesian_2d(SHARES.log_scale(), (low / 1.5..high * 1.5).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("% of pairs whose lock another process had before (left edge: none)")
+        .light_line_style(WHITE)
+        .draw()?;
+    let colors = [OWN, PEER, RGBColor(0x2a, 0x8f, 0x4f)];
+    for ((name, points), color) in all.iter().zip(colors.into_iter().cycle()) {
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3))?
+            .label((*name).clone())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+    }
+    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).draw()?;
+    Ok(area.present()?)
 }

@@ -45,12 +45,13 @@ type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 type Work = fn(&mut Run) -> Result<Vec<Table>>;
 
-const WORKS: [(&str, Work); 9] = [
+const WORKS: [(&str, Work); 10] = [
     ("uncontended", works::uncontended::measure),
     ("nested", works::nested::measure),
     ("threads", works::threads::measure),
     ("processes", works::processes::measure),
     ("turns", works::turns::measure),
+    ("meetings", works::meetings::measure),
     ("held", works::held::measure),
     ("waiters", works::waiters::measure),
     ("handles", works::handles::measure),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::run::Run;
 use crate::table::Table;
+use crate::works::meetings;
 use crate::{Result, chart, machine};
 
 /// Returns the text of the report.
@@ -46,7 +47,10 @@ pub(crate) fn write(folder: &Path, text: &str, tables: &[Table]) -> Result {
             .collect();
         for (number, row) in (1..).zip(of_work.chunks(4)) {
             let name = format!("{work}-{number}.svg");
-            chart::bars(&folder.join(&name), row)?;
+            match work {
+                meetings::WORK => chart::lines(&folder.join(&name), &of_work)?,
+                _ => chart::bars(&folder.join(&name), row)?,
+            }
             text.push_str(&format!("\n![{work}]({name})\n"));
         }
     }

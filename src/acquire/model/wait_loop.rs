@@ -234,6 +234,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             renewed: self.options.renewed,
             holder: self.caller.holder.clone(),
             settings: self.caller.settings.clone(),
+            linger: None,
             granted_at: now,
             late_copy: None,
             tokens: 0..=0,

@@ -20,6 +20,9 @@ const WAITER_STACK: usize = 96 * 1024;
 /// The stack of the holder, which nests ten thousand holds.
 const HOLDER_STACK: usize = 256 * 1024 * 1024;
 
+/// All pairs, in the unit of the argument `share`.
+const HUNDRED_PERCENT: u64 = 100_000;
+
 /// The number of nested pairs that are timed at once.
 const ROUND: u64 = 64;
 
@@ -87,6 +90,7 @@ impl Commands {
                 Ok("unsupported".to_owned())
             }
             "pairs" => self.pairs(&arguments),
+            "meet" => self.meet(&arguments),
             "nested" => self.nested(&arguments),
             "write" => self.write(arguments.text("file")?),
             "hold" => self.hold(&arguments),
@@ -112,6 +116,35 @@ impl Commands {
             Contender::Blocking(library) => blocking_pairs(&**library, names, time, think_us)?,
         };
         self.records = records;
+        Ok(format!("done pairs={} errors={errors}", self.records.len()))
+    }
+
+    fn meet(&mut self, arguments: &Arguments<'_>) -> Result<String> {
+        let Contender::Blocking(library) = &self.contender else {
+            return Ok("unsupported".to_owned());
+        };
+        let mut workers = [arguments.text("own")?, arguments.text("other")?]
+            .map(|name| library.worker(name))
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?;
+        let (share, time) = (arguments.number("share")?, arguments.millis("millis")?);
+        let pause = Duration::from_micros(arguments.number("pause_us")?);
+        let (mut held, mut errors) = (Held::default(), 0);
+        self.records.clear();
+        let end = stamp::now() + u64::try_from(time.as_nanos())?;
+        // The pairs with the other lock are spread evenly.
+        let mut due = 0;
+        while stamp::now() < end {
+            due += share;
+            let number = due / HUNDRED_PERCENT;
+            due %= HUNDRED_PERCENT;
+            let asked = stamp::now();
+            match workers[usize::try_from(number)?].pair(&mut held) {
+                Ok(()) => self.records.push(Record::of(number, asked, &held)),
+                Err(_) => errors += 1,
+            }
+            thread::sleep(pause);
+        }
         Ok(format!("done pairs={} errors={errors}", self.records.len()))
     }
 
@@ -270,11 +303,7 @@ fn one_worker(
     while stamp::now() < end {
         let asked = stamp::now();
         match worker.pair(&mut held) {
-            Ok(()) => {
-                let (Held { acquired, releasing }, released) = (&held, stamp::now());
-                let (acquired, releasing) = (*acquired, *releasing);
-                records.push(Record { worker: number, asked, acquired, releasing, released });
-            }
+            Ok(()) => records.push(Record::of(number, asked, &held)),
             Err(_) => errors += 1,
         }
         stamp::spin(think_us);

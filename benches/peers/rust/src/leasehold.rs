@@ -45,9 +45,15 @@ pub(crate) fn open(url: &str, name: &str, pool: Option<usize>) -> Result<Contend
     };
     Ok(Contender::Blocking(match kind {
         "leasehold-fair" => boxed(url, |client, name| client.fair_lock(name), release, pool)?,
+        "leasehold-linger" => boxed(url, lingering, release, pool)?,
         "leasehold-queue" => boxed(url, |client, name| client.queue_lock(name), release, pool)?,
         _ => boxed(url, |client, name| client.lock(name), release, pool)?,
     }))
+}
+
+/// Returns a lock whose holds linger.
+fn lingering(client: &Client, name: &str) -> Lock {
+    client.lock(name).with_linger(Duration::from_millis(500))
 }
 
 fn boxed<K: LockKind>(

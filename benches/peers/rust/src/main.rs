@@ -61,6 +61,7 @@ fn open(name: &str, url: &str) -> Result<Contender, Failure> {
         | "leasehold-unlock"
         | "leasehold-fair"
         | "leasehold-fair-unlock"
+        | "leasehold-linger"
         | "leasehold-queue"
         | "leasehold-queue-unlock" => leasehold::open(url, name, pool),
         "leasehold-semaphore" | "leasehold-semaphore-unlock" | "leasehold-plain-semaphore" => {

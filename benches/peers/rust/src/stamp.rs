@@ -33,6 +33,12 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Returns the record of a pair that has just ended.
+    pub(crate) fn of(worker: u64, asked: u64, held: &Held) -> Record {
+        let (acquired, releasing) = (held.acquired, held.releasing);
+        Record { worker, asked, acquired, releasing, released: now() }
+    }
+
     pub(crate) fn bytes(&self) -> impl Iterator<Item = u8> {
         [self.worker, self.asked, self.acquired, self.releasing, self.released]
             .into_iter()

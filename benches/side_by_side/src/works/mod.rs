@@ -2,6 +2,7 @@
 
 pub(crate) mod handles;
 pub(crate) mod held;
+pub(crate) mod meetings;
 pub(crate) mod nested;
 pub(crate) mod processes;
 pub(crate) mod semaphore;
