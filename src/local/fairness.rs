@@ -118,6 +118,15 @@ impl Fairness {
         }
     }
 
+    /// Notes the release of a hold that another process has asked for: it comes first.
+    pub(crate) fn released_to_asker(&mut self, now: Moment) {
+        self.released(now);
+        if let Some(run) = self.run.take() {
+            self.yielding_until = now + run.yield_time(Rivals::Listening);
+            self.yielding = YieldsTo::Listeners;
+        }
+    }
+
     /// Notes what the reply to a release tells about other processes.
     pub(crate) fn release_answered(&mut self, rivals: Rivals) {
         self.rivals = rivals;
@@ -262,6 +271,22 @@ mod tests {
         fairness.released(at(5100));
         let end = Some(at(5600));
         assert_eq!(fairness.yield_until(at(5101), &bounds(0), YieldsTo::Listeners), end);
+    }
+
+    #[test]
+    fn a_process_yields_to_one_that_has_asked_whatever_its_run() {
+        let mut fairness = Fairness::default();
+        fairness.granted(at(0), ROUND_TRIP);
+        fairness.released_to_asker(at(100));
+        fairness.release_answered(Rivals::Absent);
+        let yields = |fairness: &mut Fairness, now, caller| {
+            fairness.yield_until(at(now), &bounds(0), caller)
+        };
+        for caller in [YieldsTo::Listeners, YieldsTo::Anybody] {
+            assert_eq!(yields(&mut fairness, 101, caller), Some(at(600)));
+        }
+        assert_eq!(yields(&mut fairness, 101, YieldsTo::Nobody), None);
+        assert_eq!(yields(&mut fairness, 600, YieldsTo::Anybody), None);
     }
 
     /// The acquires of two callers without a queue overtake each other.

@@ -74,6 +74,14 @@ impl LocalState {
         self.holds.iter().chain(&self.lingering.idle)
     }
 
+    /// Notes a release for the fairness between processes.
+    pub(super) fn note_release(&mut self, hold: &Hold, now: Moment) {
+        match hold.was_asked_for() {
+            true => self.fairness.released_to_asker(now),
+            false => self.fairness.released(now),
+        }
+    }
+
     /// Has a hold without guards linger, if it may.
     pub(super) fn linger(
         &mut self,
@@ -176,7 +184,7 @@ impl Local {
         let is_meant = |entry: &mut HoldEntry| only.is_none_or(|only| only == entry.hold.id());
         let hold = state.lingering.idle.take_if(is_meant)?.hold;
         self.is_idle.store(false, Ordering::Relaxed);
-        state.fairness.released(now);
+        state.note_release(&hold, now);
         let status = hold.release(now);
         if status == HoldStatus::Held {
             let connection = send(&hold);

@@ -72,7 +72,7 @@ impl Local {
         }
         state.holds.remove(hold);
         let status = hold.release(now);
-        state.fairness.released(now);
+        state.note_release(hold, now);
         if status == HoldStatus::Held {
             state.unanswered.push(UnansweredRelease { hold: hold.id(), connection: send() });
         }

@@ -90,6 +90,7 @@ pub(crate) fn lines(file: &Path, tables: &[&Table]) -> Result {
     let mut chart = ChartBuilder::on(&area)
         .caption("Cost of a pair of lock and release (us)", ("sans-serif", 14))
         .margin(10)
+        .margin_right(30)
         .x_label_area_size(40)
         .y_label_area_size(50)
         .build_cartesian_2d(SHARES.log_scale(), (low / 1.5..high * 1.5).log_scale())?;
@@ -101,10 +102,12 @@ pub(crate) fn lines(file: &Path, tables: &[&Table]) -> Result {
     let colors = [OWN, PEER, RGBColor(0x2a, 0x8f, 0x4f)];
     for ((name, points), color) in all.iter().zip(colors.into_iter().cycle()) {
         chart
-            .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3))?
+            .draw_series(
+                LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3),
+            )?
             .label((*name).clone())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
     }
-    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).draw()?;
+    chart.configure_series_labels().position(SeriesLabelPosition::LowerRight).draw()?;
     Ok(area.present()?)
 }

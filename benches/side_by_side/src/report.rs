@@ -45,12 +45,12 @@ pub(crate) fn write(folder: &Path, text: &str, tables: &[Table]) -> Result {
             .iter()
             .filter(|table| table.work == work && !table.contenders.is_empty())
             .collect();
-        for (number, row) in (1..).zip(of_work.chunks(4)) {
+        let has_lines = work == meetings::WORK;
+        let in_one_chart = if has_lines { of_work.len().max(1) } else { 4 };
+        for (number, row) in (1..).zip(of_work.chunks(in_one_chart)) {
             let name = format!("{work}-{number}.svg");
-            match work {
-                meetings::WORK => chart::lines(&folder.join(&name), &of_work)?,
-                _ => chart::bars(&folder.join(&name), row)?,
-            }
+            let draw = if has_lines { chart::lines } else { chart::bars };
+            draw(&folder.join(&name), row)?;
             text.push_str(&format!("\n![{work}]({name})\n"));
         }
     }

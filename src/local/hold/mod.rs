@@ -490,6 +490,11 @@ impl Hold {
         lingers.then(|| (state.possession.handoffs, state.granted_at.until(end)))
     }
 
+    /// Returns whether another client has asked for the hold, which might have lingered.
+    pub(crate) fn was_asked_for(&self) -> bool {
+        self.id.may_linger() && self.state.lock().linger_end == Moment::START
+    }
+
     /// Returns whether the hold lingers, or has lingered to its end.
     pub(crate) fn is_idle(&self) -> bool {
         self.state.lock().is_idle
