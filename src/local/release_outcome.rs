@@ -25,6 +25,15 @@ use crate::util::clock;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 
+/// Returns the number of subscribers that a release with this reply has reached, if it has ended the
+/// hold.
+fn released_by(reply: &Reply) -> Option<u64> {
+    match rules::read_release(reply.clone()) {
+        Ok(ReleaseReply::Released(subscribers)) => Some(subscribers),
+        Ok(ReleaseReply::NotHeld) | Err(_) => None,
+    }
+}
+
 /// Returns whether a release with such a reply may have ended the hold.
 ///
 /// A refused script may have failed at its message.
@@ -57,23 +66,26 @@ impl Local {
 
     /// Returns the number of subscribers that the release message reached.
     ///
-    /// `None` if an earlier copy of the release got the reply with that number.
+    /// `None` if an earlier copy of the release had the reply with that number, and it got lost.
     fn read_release_reply(&self, hold: &Hold, reply: CallReply) -> Result<Option<u64>> {
         match rules::read_release(reply.value)? {
-            ReleaseReply::Released(subscribers) => {
-                self.release_heard(hold.rules(), subscribers);
-                Ok(Some(subscribers))
-            }
+            ReleaseReply::Released(subscribers) => Ok(Some(self.heard_by(hold, subscribers))),
             // Nobody had the hold when it was lost.
             ReleaseReply::NotHeld if hold.is_idle() => Ok(None),
             ReleaseReply::NotHeld
                 if reply.copies.may_have_reply(may_have_released)
                     && clock::now() < hold.last_deadline() =>
             {
-                Ok(None)
+                let early = reply.copies.replies().iter().find_map(released_by);
+                Ok(early.map(|subscribers| self.heard_by(hold, subscribers)))
             }
             ReleaseReply::NotHeld => Err(self.found_no_hold(hold)),
         }
+    }
+
+    fn heard_by(&self, hold: &Hold, subscribers: u64) -> u64 {
+        self.release_heard(hold.rules(), subscribers);
+        subscribers
     }
 
     /// Reports the loss of a hold that its release did not find, and returns the error.

@@ -87,8 +87,8 @@ pub struct Stats {
 impl Stats {
     /// Returns the number of holds that servers granted to this client.
     ///
-    /// A re-entry does not count, and a hand-off counts in
-    /// [`passed_locally`](Stats::passed_locally) instead.
+    /// A re-entry does not count. A hand-off counts in [`passed_locally`](Stats::passed_locally), a
+    /// take-over of a hold that lingered in [`lingered`](Stats::lingered).
     #[must_use = "a query changes nothing: use its answer"]
     pub fn acquired(&self) -> u64 {
         self.acquired
@@ -111,8 +111,8 @@ impl Stats {
     /// Returns the number of holds whose last guard has ended.
     ///
     /// Counts at the end of the guard, by a drop, `unlock` or the `unlock` of a detached hold, and
-    /// not at the answer of the server. Counts lost holds too, if they had a guard; a detached hold
-    /// whose lease runs out never counts.
+    /// not at the answer of the server; a hold that lingered counts at its release. Counts lost holds
+    /// too, if they had a guard; a detached hold whose lease runs out never counts.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn released(&self) -> u64 {
         self.hold_time.count()
@@ -149,7 +149,8 @@ impl Stats {
 
     /// Returns the number of holds that are valid now, detached holds included.
     ///
-    /// A hold counts until the end of its last guard, or until this process notices its loss.
+    /// A hold counts until the end of its last guard, or until this process notices its loss; a hold
+    /// that lingers counts until its release.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn held_now(&self) -> u64 {
         let ended = self.released() + self.lost_in_total();

@@ -173,6 +173,21 @@ fn acquisition_and_release_are_reported_with_the_given_name() -> Result<()> {
     Ok(())
 }
 
+/// The server does not know the scripts. A release that is written behind the record of the client,
+/// whose script has to be loaded first, runs before the record, and once more behind it.
+#[test]
+fn a_release_that_ran_before_its_turn_reports_its_receivers() {
+    let server = Server::start();
+    for round in 0..100 {
+        server.ask::<()>(&["SCRIPT", "FLUSH"]);
+        let (client, recording) = client(&server, MINUTE);
+        client.lock("a").lock().expect("free").unlock().expect("held");
+        assert_eq!(recording.released().heard_by, Some(0), "in round {round}");
+        drop(client.lock("a").lock().expect("free"));
+        assert_eq!(recording.released().heard_by, Some(0), "in round {round}");
+    }
+}
+
 #[test]
 fn a_wait_reports_its_outcome_and_a_release_the_number_of_its_receivers() -> Result<()> {
     let server = Server::start();

@@ -119,6 +119,7 @@ fn promises_are_kept_with_five_servers() {
 fn assert_kept(layout: Layout) {
     let mut plan = Plan::everything(layout, seed(), span());
     plan.faults.retain(|fault| fault.is_of_processes());
+    plan.work.lingering = if layout == Layout::Five { 0 } else { 20 };
     run(&plan).assert_kept_and_busy();
 }
 

@@ -10,7 +10,7 @@ use crate::harness::{Server, eventually, exists, in_time, pttl};
 use crate::java::Java;
 use crate::shared::with_java;
 use leasehold::kind::{Fair, Fenced, LockKind, Plain, Spin, Write};
-use leasehold::{Client, Guard, Lock, LockInfo, MultiGuard, MultiLock, RedLock, Result};
+use leasehold::{Client, Guard, Lock, LockInfo, MultiGuard, MultiLock, RedLock, Result, RwLock};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -609,6 +609,60 @@ fn no_increment_is_lost_with_spin_locks() {
 #[test]
 fn no_increment_is_lost_with_write_locks() {
     no_increment_is_lost::<Write>("write", |client| client.rw_lock("a").write_lock());
+}
+
+/// The waits of our readers and writers beside readers and writers of Redisson, all without pauses.
+#[test]
+#[ignore = "a measurement: cargo test --release --test interop mix_of -- --ignored --nocapture"]
+fn waits_in_a_mix_of_readers_and_writers_of_both_sides() {
+    const SPAN: Duration = Duration::from_secs(10);
+    println!(
+        "| Redisson: readers, writers | our reads/s | our longest read, write (ms) | writes/s |"
+    );
+    for (java_readers, java_writers) in [(0, 0), (0, 1), (1, 1), (4, 1)] {
+        // Each with its own virtual machine, which ends with the loop.
+        let both = with_java!(both_with(Duration::from_secs(30), Java::start));
+        let end = Instant::now() + SPAN;
+        let order = |kind: &str, number: usize| {
+            both.java.order(&format!("{kind}{number}"), &format!("add {kind} a 1000000"))
+        };
+        let readers: Vec<_> = (0..java_readers).map(|number| order("read", number)).collect();
+        let writers: Vec<_> = (0..java_writers).map(|number| order("write", number)).collect();
+        let waits = |takes: &dyn Fn()| {
+            let (mut count, mut longest) = (0_u32, Duration::ZERO);
+            while Instant::now() < end {
+                let begun = Instant::now();
+                takes();
+                (count, longest) = (count + 1, longest.max(begun.elapsed()));
+            }
+            (count, longest)
+        };
+        let lock = || build(Client::builder().single(both.server.url())).rw_lock("a");
+        let [reads, writes] = thread::scope(|scope| {
+            let spawn = |count, takes: fn(&RwLock)| {
+                let threads = (0..count).map(|_| {
+                    let lock = lock();
+                    scope.spawn(move || waits(&|| takes(&lock)))
+                });
+                threads.collect::<Vec<_>>()
+            };
+            let readers = spawn(4, |lock| drop(lock.read().expect("granted")));
+            let writers = spawn(1, |lock| drop(lock.write().expect("granted")));
+            [readers, writers].map(|threads| {
+                let all = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+                all.fold((0, Duration::ZERO), |sum, it| (sum.0 + it.0, sum.1.max(it.1)))
+            })
+        });
+        let per_second = |count: u32| f64::from(count) / SPAN.as_secs_f64();
+        println!(
+            "| {java_readers}, {java_writers} | {:.0} | {}, {} | {:.0} |",
+            per_second(reads.0),
+            reads.1.as_millis(),
+            writes.1.as_millis(),
+            per_second(writes.0)
+        );
+        drop((readers, writers));
+    }
 }
 
 // ---------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ impl<K: LockKind> Lock<K> {
     /// | --- | --- |
     /// | nested guard | the hold keeps its linger time |
     /// | take-over, local hand-off | afterwards the hold has the settings of the new holder's handle; its linger time stays that of the grant. The bounds of [`local_handoff`](crate::Builder::local_handoff) count from that time on |
-    /// | [owned guard](crate::OwnedGuard), [`detach`](crate::Guard::detach) | the same rules |
+    /// | [owned guard](crate::OwnedGuard), [`detach`](crate::Guard::detach), member of a [`MultiLock`](crate::MultiLock) | the same rules |
     /// | [`with_max_hold`](Lock::with_max_hold) | each holder has its limit from the take-over on; a hold that lingers has none |
     /// | [`with_min_hold`](Lock::with_min_hold) | no lingering before the minimum: the hold is released early, and keeps the minimum |
     /// | fencing tokens | each holder has a greater one. A grant has 128: after as many holders the hold is released and taken anew. If a server lost the hold and this client does not know yet, a caller takes it over with a smaller token than that of the next holder, and the resource refuses it |

@@ -46,6 +46,11 @@ impl EarlierCopies {
         self.is_open || self.replies.iter().any(is_such)
     }
 
+    /// Returns the replies that earlier copies have had.
+    pub(crate) fn replies(&self) -> &[Reply] {
+        &self.replies
+    }
+
     pub(super) fn add_open(&mut self) {
         self.is_open = true;
     }
