@@ -9,7 +9,7 @@
 //! Callers of this library ask: a server that refuses them tells the client of the holder, if the
 //! number of the hold says that the hold may linger (`ask_holder.lua`). Without more, a lock that
 //! processes use in turn would cost more than without lingering. So after a hold that was asked for
-//! before it was of use, no hold lingers for a time, which grows with each such hold.
+//! before it was of use, no hold lingers for a time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,15 +23,14 @@ use crate::local::hold::{HandoffBounds, Hold, HoldSettings, HoldStatus};
 use crate::local::state::{LocalState, UnansweredRelease};
 use crate::local::table::HoldEntry;
 use crate::transport::call::ConnectionId;
-use crate::util::clock::{Moment, doubled};
+use crate::util::clock::Moment;
 
 /// The number of hand-offs from which a hold that lingered was of use: they saved more round trips
 /// than the asking process has to wait for.
 const USEFUL: u32 = 2;
 
-/// The first and the longest time in which no hold lingers, in linger times.
-const FIRST_PAUSE: u32 = 4;
-const LONGEST_PAUSE: u32 = 256;
+/// The time in which no hold lingers after one that was of no use, in linger times.
+const PAUSE: u32 = 4;
 
 /// The idle hold of a lock in this process, and the decision whether further holds linger.
 #[derive(Debug, Default)]
@@ -40,8 +39,6 @@ pub(super) struct Lingering {
     idle: Option<HoldEntry>,
     /// A hold that is asked for before this moment does not linger.
     paused_until: Moment,
-    /// The number of holds, one after the other, that were of no use.
-    useless: u32,
     has_ended: bool,
 }
 
@@ -58,13 +55,9 @@ impl Lingering {
     /// Notes that another client asked for a hold with this linger time, which had been handed off
     /// that often.
     fn was_asked(&mut self, hand_offs: u32, linger: Duration, now: Moment) {
-        if hand_offs >= USEFUL {
-            self.useless = 0;
-            return;
+        if hand_offs < USEFUL {
+            self.paused_until = now + linger.saturating_mul(PAUSE);
         }
-        let pause = doubled(linger * FIRST_PAUSE, self.useless, linger * LONGEST_PAUSE);
-        self.paused_until = now + pause;
-        self.useless = self.useless.saturating_add(1);
     }
 }
 
@@ -227,21 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn each_useless_hold_doubles_the_pause_and_a_useful_one_ends_the_growth() {
+    fn no_hold_lingers_for_a_time_after_one_that_was_of_no_use() {
         let mut lingering = Lingering::default();
         let mut asked = |hand_offs, now| {
             lingering.was_asked(hand_offs, LINGER, at(now));
             lingering.paused_until
         };
         assert_eq!(asked(USEFUL, 0), at(0), "the hold was of use");
-        assert_eq!(asked(0, 10), at(14));
-        assert_eq!(asked(USEFUL - 1, 20), at(28));
-        assert_eq!(asked(0, 30), at(46));
-        assert_eq!(asked(USEFUL, 50), at(46));
-        assert_eq!(asked(0, 60), at(64));
-        for _ in 0..20 {
-            asked(0, 100);
-        }
-        assert_eq!(asked(0, 100), at(356), "at most 256 linger times");
+        assert_eq!(asked(USEFUL - 1, 10), at(14));
+        assert_eq!(asked(USEFUL, 11), at(14));
+        assert_eq!(asked(0, 20), at(24));
     }
 }

@@ -239,8 +239,8 @@ impl<K: LockKind> Lock<K> {
     ///
     /// A refused [`try_lock`](Lock::try_lock) asks too, so the next attempt may find the lock free.
     /// After a hold that was asked for before it was of use, the client lets no hold of this lock
-    /// linger for 4 linger times, then for 8, and so on up to 256. So locks that processes take in
-    /// turn cost as much as without lingering.
+    /// linger for 4 linger times. So locks that processes take in turn cost as much as without
+    /// lingering.
     ///
     /// While a hold lingers, [`is_locked`](Lock::is_locked) reports the lock as taken,
     /// [`HolderInfo::is_idle`](crate::HolderInfo::is_idle) tells others that nobody uses it, and a
