@@ -1,4 +1,4 @@
--- Asks a holder whose hold may linger to give the lock up. Precedes scripts that refuse callers.
+-- Asks another client whose hold may linger to give it up. Precedes scripts that refuse callers.
 -- KEYS: -
 -- ARGV: -
 -- RETURNS: -
@@ -9,10 +9,10 @@ local lingering_form = '^(%x+%-%x+%-8%x+%-%x+%-%x+):(%d*[5-9])%f[:%z]'
 
 -- Besides its owner field a lock that may linger has two fields at most: the mode, and a read hold
 -- of the writer. Without the permissions, the caller waits for the end of the linger time.
-local function ask_holder(lock)
+local function ask_holder(lock, own)
   for _, field in ipairs(redis.pcall('hrandfield', lock, 3)) do
     local client, number = string.match(field, lingering_form)
-    if client then
+    if client and client ~= string.sub(own, 1, 36) then
       local wake = 'leasehold:wake:{' .. client .. '}'
       redis.pcall('publish', wake, 'asked ' .. number .. ' ' .. lock)
     end

@@ -21,7 +21,7 @@ local function plain_acquire(lock, lease, owner, wake, channel)
     end
     return -2
   end
-  ask_holder(lock)
+  ask_holder(lock, owner)
   if wake then
     redis.call('publish', wake, channel)
   end

@@ -13,7 +13,7 @@ local size, wake, channel = ARGV[3], ARGV[4], ARGV[5]
 local ttl = redis.call('pttl', lock)
 local held = ttl ~= -2 and redis.call('hexists', lock, owner) == 1
 if ttl ~= -2 and not held then
-  ask_holder(lock)
+  ask_holder(lock, owner)
   if wake then
     redis.call('publish', wake, channel)
   end

@@ -9,6 +9,7 @@ local lease, ttl = ARGV[1], {}
 for position, lock in ipairs(KEYS) do
   ttl[position] = redis.call('pttl', lock)
   if ttl[position] ~= -2 and redis.call('hexists', lock, ARGV[position + 1]) == 0 then
+    ask_holder(lock, ARGV[position + 1])
     return { position, ttl[position] }
   end
 end

@@ -18,7 +18,7 @@ if redis.call('hexists', lock, owner) == 1 then
   end
   return -2
 end
-ask_holder(lock)
+ask_holder(lock, owner)
 if wake then
   redis.call('publish', wake, channel)
 end

@@ -48,7 +48,7 @@ end
 
 local ttl = redis.call('pttl', lock)
 if ttl ~= -2 and not is_shared() then
-  ask_holder(lock)
+  ask_holder(lock, owner)
   return refuse(ttl)
 end
 local left = left_for_writer()

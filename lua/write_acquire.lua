@@ -40,7 +40,7 @@ if waits and waits > 0 and before ~= client and (not writer or writer == client)
   is_announced = true
 end
 if not is_free then
-  ask_holder(lock)
+  ask_holder(lock, owner)
 end
 if wake then
   redis.call('publish', wake, channel)

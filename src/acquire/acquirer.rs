@@ -151,8 +151,7 @@ impl<'a> Acquirer<'a> {
 fn identity(call: &AcquireCall<'_>, claimant: Option<Arc<str>>) -> (HoldId, Owner) {
     let (client, suffix) = (call.context.engine.id, call.rules.suffix());
     let Some(permits) = call.options.permits else {
-        let lingers = call.linger(clock::now()).is_some();
-        let id = HoldId::of(call.rules.kind(), lingers);
+        let id = HoldId::of(call.rules.kind(), call.may_linger(clock::now()));
         return (id, Owner::new(client, id, suffix).named(call.holder_name.cloned()));
     };
     let id = HoldId::block(permits.count);

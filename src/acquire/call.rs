@@ -227,10 +227,10 @@ impl<'a> AcquireCall<'a> {
         self.options.lease.or(self.settings.renewed_lease()).unwrap_or_else(of_client)
     }
 
-    /// Returns the time for which a new hold may linger; `None` if it may not.
-    pub(super) fn linger(&self, now: Moment) -> Option<Duration> {
-        let linger = self.settings.linger().filter(|_| self.options.lease.is_none())?;
-        self.context.local.may_linger(now).then_some(linger)
+    /// Returns whether a hold that the call asks for now may linger.
+    pub(super) fn may_linger(&self, now: Moment) -> bool {
+        let wants = self.settings.linger().is_some() && self.options.lease.is_none();
+        wants && self.context.local.may_linger(now)
     }
 
     /// Returns the limit of the wait for a reply.

@@ -465,6 +465,7 @@ impl LockQuestion<'_> {
         let may_take_effect = self.leftovers.late_copy.is_some() || self.leftovers.queued;
         if self.has_slept && !may_take_effect && !self.awaits_grants() {
             self.acquirer.renumber();
+            self.max_holders = 0;
         }
         // The callers for permits have a queue of their own on the channel, joined before.
         let is_counted = self.call.options.permits.is_none();
@@ -736,6 +737,11 @@ impl LockQuestion<'_> {
         let now = clock::now();
         self.call.series().answered(sent.until(now));
         local.refused(sent, now);
+        if self.call.rules.queueing() == Queueing::None {
+            // This caller is in no queue, so no hold of this process passes to it.
+            local.is_wanted_here();
+            engine.watchdog.give_up(local, None);
+        }
         self.rely_on_polls();
         if self.call.options.permits.is_some() {
             return self.await_permits(left);

@@ -72,7 +72,7 @@ pub(crate) static NAMED_ACQUIRE: Script = script!("named_acquire" after "lock_fo
 pub(crate) static NAMED_RELEASE: Script = script!("named_release" after "lock_form");
 pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock" after "lock_form");
 
-pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
+pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire" after "ask_holder");
 
 pub(crate) static SEMAPHORE_ACQUIRE: Script = script!("semaphore_acquire");
 pub(crate) static SEMAPHORE_RELEASE: Script = script!("semaphore_release");

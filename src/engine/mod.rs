@@ -367,7 +367,9 @@ impl Engine {
 
     /// Releases the holds that linger. Does not block.
     fn give_up_idle_holds(&self) {
-        self.locals.by_key.all().iter().for_each(|local| self.watchdog.give_up(local, None));
+        for local in self.locals.by_key.all() {
+            self.watchdog.give_up(&local, None);
+        }
     }
 
     /// Tells the threads to end, and returns them for joining.

@@ -37,8 +37,10 @@ const PAUSE: u32 = 4;
 pub(super) struct Lingering {
     /// The idle hold, with its last holder. Only while no caller is in the queue.
     idle: Option<HoldEntry>,
-    /// A hold that is asked for before this moment does not linger.
+    /// A hold that a caller wants from the server before this moment does not linger.
     paused_until: Moment,
+    /// The number of a hold that was asked for before its grant was known here.
+    asked_early: Option<u64>,
     has_ended: bool,
 }
 
@@ -47,9 +49,19 @@ impl Lingering {
         self.idle.is_some()
     }
 
-    /// Ends the idle hold, because the server has granted the lock to another caller. Returns it.
-    pub(super) fn lose_idle(&mut self) -> Option<Arc<Hold>> {
-        self.idle.take().map(|idle| idle.hold).filter(|hold| hold.lose())
+    /// Ends the idle hold, because the server has granted `other` since. Returns it.
+    pub(super) fn lose_idle(&mut self, other: &Hold) -> Option<Arc<Hold>> {
+        let is_older = |idle: &mut HoldEntry| idle.hold.granted_at() < other.last_deadline();
+        self.idle.take_if(is_older).map(|idle| idle.hold).filter(|hold| hold.lose())
+    }
+
+    /// Notes the request for a hold that came before the reply with its grant.
+    pub(super) fn granted(&mut self, hold: &Hold, now: Moment) {
+        if self.asked_early.take_if(|asked| *asked == hold.id().number()).is_some()
+            && let Some((hand_offs, linger)) = hold.stop_lingering()
+        {
+            self.was_asked(hand_offs, linger, now);
+        }
     }
 
     /// Notes that another client asked for a hold with this linger time, which had been handed off
@@ -69,9 +81,10 @@ impl LocalState {
 
     /// Notes a release for the fairness between processes.
     pub(super) fn note_release(&mut self, hold: &Hold, now: Moment) {
-        match hold.was_asked_for() {
-            true => self.fairness.released_to_asker(now),
-            false => self.fairness.released(now),
+        if hold.was_asked_for() {
+            self.fairness.released_to_asker(now);
+        } else {
+            self.fairness.released(now);
         }
     }
 
@@ -151,12 +164,21 @@ impl Local {
     /// more. Returns the hold.
     pub(crate) fn was_asked(&self, number: u64, now: Moment) -> Option<HoldId> {
         let mut state = self.state.lock();
-        let hold = state.all_holds().find(|entry| entry.hold.id().number() == number)?;
-        let hold = Arc::clone(&hold.hold);
+        let asked = state.all_holds().find(|entry| entry.hold.id().number() == number);
+        let Some(hold) = asked.map(|entry| Arc::clone(&entry.hold)) else {
+            // The reply with the grant may be on its way.
+            state.lingering.asked_early = Some(number);
+            return None;
+        };
         if let Some((hand_offs, linger)) = hold.stop_lingering() {
             state.lingering.was_asked(hand_offs, linger, now);
         }
         Some(hold.id())
+    }
+
+    /// Has the holds of this process not linger, because one of its callers waits for their end.
+    pub(crate) fn is_wanted_here(&self) {
+        self.state.lock().all_holds().for_each(|entry| entry.hold.end_linger_time());
     }
 
     /// Has no hold linger from now on, because the client is closed.

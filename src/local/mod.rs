@@ -292,8 +292,9 @@ impl Local {
             state.fairness.granted(hold.granted_at(), round_trip);
         }
         let mut lost = state.lose_others(&hold, &caller.holder);
-        lost.extend(state.lingering.lose_idle());
-        self.is_idle.store(false, Ordering::Relaxed);
+        lost.extend(state.lingering.lose_idle(&hold));
+        self.is_idle.store(state.lingering.has_idle_hold(), Ordering::Relaxed);
+        state.lingering.granted(&hold, hold.granted_at());
         if let Some(ticket) = ticket {
             state.queue.leave(ticket);
             if let Some(superseded) = caller.mailbox.take_handed_off() {

@@ -66,6 +66,24 @@ impl Local {
     }
 }
 
+/// The message of another client may overtake the reply with the grant.
+#[test]
+fn a_hold_that_is_asked_for_before_its_grant_is_known_does_not_linger() {
+    for is_asked in [true, false] {
+        let local = local(0);
+        let hold = HoldId::of(Kind::Plain, true);
+        let grant = Grant { hold, linger: Some(MILLI), ..Grant::owned(at(0), at(0) + SECOND) };
+        let ticket = local.join(true, at(0));
+        if is_asked {
+            assert_eq!(local.was_asked(hold.number(), at(0)), None);
+        }
+        let hold = local.granted(Some(ticket), &caller(true), grant, Duration::ZERO);
+        let end = local.end(&hold, HoldShare::Guard, || at(100), || ConnectionId::at(0, 0));
+        let expected = if is_asked { EndOutcome::Queued } else { EndOutcome::Lingers };
+        assert_eq!((end, local.has_idle_hold()), (expected, !is_asked));
+    }
+}
+
 #[test]
 fn a_caller_that_does_not_wait_yields_only_to_processes_that_are_known_to_listen() {
     let local = local(0);

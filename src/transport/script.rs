@@ -18,7 +18,7 @@ pub(crate) struct Script {
     source: Cow<'static, str>,
     /// How calls of this script are joined, if they can be.
     pub(crate) joining: Option<JoinedBy>,
-    /// Whether the script changes no key and sends no message.
+    /// Whether the script changes no key, and sends no message on which data depend.
     pub(crate) only_reads: bool,
     digest: OnceLock<String>,
     sharded: OnceLock<Option<Box<Script>>>,
@@ -53,7 +53,7 @@ impl Script {
         self
     }
 
-    /// States that the script changes no key and sends no message.
+    /// States that the script changes no key, and sends no message on which data depend.
     pub(crate) const fn reading(mut self) -> Script {
         self.only_reads = true;
         self

@@ -73,7 +73,8 @@ impl Watchdog {
         let slot = |local: &Arc<Local>| self.slot_of(local);
         let call = |batch: &[Arc<Local>]| {
             let keys = batch.iter().map(|local| local.name().key().as_bytes());
-            Call::script(&script::POLL_MANY, keys, [])
+            let client = self.settings.client.to_string();
+            Call::script(&script::POLL_MANY, keys, [client.as_bytes()])
         };
         batches::send_all(&self.router, &mut locks, slot, call, |batch, outcome| {
             let free = outcome.map_err(BatchFailure::into_error);

@@ -74,8 +74,9 @@ impl Watchdog {
                 TimerTask::Extend => due.push(self.due(watched, true)),
                 TimerTask::Verify => due.push(self.due(watched, false)),
                 TimerTask::Orphaned => self.watch_orphaned(watched),
-                TimerTask::GiveUp => self.give_up(&watched.local, Some(watched.hold.id())),
-                TimerTask::Wait => {
+                // A caller may have taken the hold over meanwhile.
+                TimerTask::GiveUp if self.give_up(&watched.local, Some(watched.hold.id())) => {}
+                TimerTask::GiveUp | TimerTask::Wait => {
                     self.set_timer(watched, |watched| watched.hold.renewal_due());
                 }
                 TimerTask::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),

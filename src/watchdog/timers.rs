@@ -122,7 +122,9 @@ impl Watchdog {
     }
 
     /// Releases the hold of a lock that lingers, or only if it is this hold. Does not block.
-    pub(crate) fn give_up(&self, local: &Arc<Local>, hold: Option<HoldId>) {
+    ///
+    /// Returns whether there was one.
+    pub(crate) fn give_up(&self, local: &Arc<Local>, hold: Option<HoldId>) -> bool {
         let mut queued = None;
         let given_up = local.give_up(hold, clock::now(), |hold| {
             let watched = WatchedHold { local: Arc::clone(local), hold: Arc::clone(hold) };
@@ -130,12 +132,14 @@ impl Watchdog {
             let request = watched.background_release(release, hold.lease());
             *queued.insert(self.router.submit(request, hold.late_connection()))
         });
-        if let Some(hold) = given_up {
-            self.unwatch(&hold);
+        let Some(hold) = given_up else { return false };
+        self.unwatch(&hold);
+        match queued {
+            Some(connection) => self.router.dispatch(connection),
+            // The hold was lost, and the server may still have it.
+            None => WatchedHold { local: Arc::clone(local), hold }.release_at_server(&self.router),
         }
-        if let Some(connection) = queued {
-            self.router.dispatch(connection);
-        }
+        true
     }
 
     /// Renews or verifies the valid holds of a lock at once: the server may not have them.

@@ -17,8 +17,15 @@ pub const COMMON_TEXTS: [&str; 6] =
     ["queue_grant", "fair_queue", "ask_holder", "lock_form", "rw_turn", "permit_counts"];
 
 /// The scripts that refuse a caller for a hold that may linger.
-const ASKING: [&str; 6] =
-    ["plain_acquire", "call_many", "fenced_acquire", "read_acquire", "write_acquire", "poll_many"];
+const ASKING: [&str; 7] = [
+    "plain_acquire",
+    "call_many",
+    "fenced_acquire",
+    "read_acquire",
+    "write_acquire",
+    "multi_acquire",
+    "poll_many",
+];
 
 /// The scripts that must know whether a hash is a lock, besides those that free one by force.
 const CHECKING: [&str; 6] = [

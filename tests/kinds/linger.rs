@@ -5,7 +5,7 @@ use crate::harness::details::wake_channel;
 use crate::harness::faults::{EventLog, NEVER, build, channel_of, left, other, patient};
 use crate::harness::{Server, eventually, exists, in_time};
 use leasehold::kind::LockKind;
-use leasehold::{Client, FencedLock, Lock};
+use leasehold::{Client, FencedLock, Lock, MultiLock};
 use std::thread;
 use std::time::Duration;
 
@@ -113,6 +113,42 @@ fn a_call_that_does_not_wait_asks_too() {
     drop(lock(&one).lock().expect("free"));
     assert!(two.lock("a").try_lock().expect("a reply").is_none());
     is_freed(&server);
+}
+
+#[test]
+fn a_try_of_several_locks_asks_too() {
+    let server = Server::start();
+    let [one, two] = [(); 2].map(|()| listening(&server));
+    drop(lock(&one).lock().expect("free"));
+    let both = MultiLock::new([two.lock("a"), two.lock("b")]);
+    assert!(both.try_lock().expect("a reply").is_none());
+    is_freed(&server);
+}
+
+/// The polls for a waiting thread of the process do not ask the process itself.
+#[test]
+fn a_hold_with_local_waiters_is_handed_off_while_it_may_linger() {
+    let server = Server::start();
+    let client = build(patient(server.url()).poll_interval(Duration::from_millis(200)));
+    let lock = lock(&client);
+    let guard = lock.lock_owned().expect("free");
+    thread::scope(|scope| {
+        let next = scope.spawn(|| lock.lock_owned().expect("handed off"));
+        let before = scripts(&server);
+        eventually("the watchdog polls", || scripts(&server) >= before + 3);
+        guard.unlock().expect("held");
+        in_time("the waiter has the lock", next).unlock().expect("held");
+    });
+    assert_eq!(client.stats().passed_locally(), 1);
+    assert!(exists(&server, "a"), "it lingers");
+    let reading = client.rw_lock("rw").with_linger(LONG);
+    let writing = reading.write_owned().expect("free");
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| reading.read_owned().expect("granted"));
+        eventually("the reader waits", || server.numsub("redisson_rwlock:{rw}") == 1);
+        writing.unlock().expect("held");
+        in_time("the reader has the lock", reader).unlock().expect("held");
+    });
 }
 
 /// After useless holds no hold lingers for a time.

@@ -410,7 +410,7 @@ fn renew(bare: &mut Bare, lease: &str, keys: &[&str]) -> Vec<usize> {
 }
 
 fn poll(bare: &mut Bare, keys: &[&str]) -> Vec<usize> {
-    bare.reply("poll_many", keys, &[])
+    bare.reply("poll_many", keys, &[MINE])
 }
 
 #[test]
@@ -475,12 +475,13 @@ fn scripts_that_refuse_a_caller_ask_for_a_hold_that_may_linger() {
     let mut listener = Listener::on(&bare.server, &format!("leasehold:wake:{{{CLIENT}}}"));
     let (write, beside) = (format!("{CLIENT}:15:write"), format!("{CLIENT}:20"));
     let plain = format!("{CLIENT}:18");
-    let scripts: [(&str, &str, &[&str], &[&str]); 6] = [
+    let scripts: [(&str, &str, &[&str], &[&str]); 7] = [
         ("plain_acquire", &plain, &["a"], &["60000", MINE]),
         ("fenced_acquire", &plain, &["a", "token"], &["60000", MINE, "1"]),
         ("write_acquire", &write, &["a", "turns"], &["60000", MINE, ""]),
         ("read_acquire", &write, &["a", "timeout", "turns"], &["60000", MINE, "", ""]),
-        ("poll_many", &plain, &["b", "a"], &[]),
+        ("poll_many", &plain, &["b", "a"], &[MINE]),
+        ("multi_acquire", &plain, &["b", "a"], &["60000", MINE, MINE]),
         ("call_many", &plain, &["a"], &["a2", "60000", MINE]),
     ];
     for (script, owner, keys, args) in scripts {

@@ -64,7 +64,7 @@ use crate::transport::call::{Call, ConnectionId, LateCopy};
 use crate::util::clock::Moment;
 use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
 use crate::util::wheel;
-use state::{HoldState, Phase, Untold};
+use state::{HoldState, OVER, Phase, Untold};
 
 pub(crate) use settings::HoldSettings;
 
@@ -473,21 +473,30 @@ impl Hold {
             && state.may_be_passed_on(now, self.last_token);
         if lingers {
             (state.is_idle, state.released_at) = (true, now);
-            let possession = &mut state.possession;
+            let HoldState { possession, told, .. } = &mut *state;
             possession.on_lost.clear();
-            emit(possession.settings.listener(), possession.since.until(now));
+            if told.present {
+                emit(possession.settings.listener(), possession.since.until(now));
+            }
         }
         lingers
     }
 
-    /// Has the hold not linger from now on.
+    /// Has the hold not linger from now on, because another client has asked for it.
     ///
-    /// Returns the number of its hand-offs and its linger time, unless that is over.
+    /// Returns the number of its hand-offs and its linger time; zero if that is over. `None` if the
+    /// hold was asked for before.
     pub(crate) fn stop_lingering(&self) -> Option<(u32, Duration)> {
         let mut state = self.state.lock();
         let end = mem::take(&mut state.linger_end);
         let lingers = end > Moment::START;
         lingers.then(|| (state.possession.handoffs, state.granted_at.until(end)))
+    }
+
+    /// Ends the linger time, because a caller of this process waits for the end of the hold.
+    pub(crate) fn end_linger_time(&self) {
+        let end = &mut self.state.lock().linger_end;
+        *end = (*end).min(OVER);
     }
 
     /// Returns whether another client has asked for the hold, which might have lingered.
@@ -500,9 +509,10 @@ impl Hold {
         self.state.lock().is_idle
     }
 
-    /// Returns the end of the linger time, if it lies ahead.
+    /// Returns the end of the linger time, if it lies ahead or if nobody has the hold.
     pub(crate) fn next_linger_end(&self, now: Moment) -> Option<Moment> {
-        Some(self.state.lock().linger_end).filter(|end| now < *end)
+        let state = self.state.lock();
+        Some(state.linger_end).filter(|end| now < *end || state.is_idle)
     }
 }
 
@@ -520,8 +530,11 @@ impl Hold {
         if state.linger_end <= now && state.is_idle {
             return TimerTask::GiveUp;
         }
-        if state.linger_end <= now && self.id.may_linger() && now < self.renewal_due() {
-            return TimerTask::Wait;
+        if OVER < state.linger_end && state.linger_end <= now {
+            state.linger_end = OVER;
+            if now < self.renewal_due() {
+                return TimerTask::Wait;
+            }
         }
         if state.renewed && state.possession.holder.has_ended() && !state.is_idle {
             state.renewed = false;

@@ -21,7 +21,8 @@ pub(super) struct HoldState {
     /// The length that the server has set last, if the lease is a renewed one since the grant.
     pub(super) renewed_length: Option<Duration>,
     pub(super) possession: Possession,
-    /// The moment until which the hold may linger; [`Moment::START`] if it may not.
+    /// The moment until which the hold may linger: [`OVER`] once the watchdog has noticed it,
+    /// [`Moment::START`] if the hold may not linger, or was asked for.
     pub(super) linger_end: Moment,
     /// Whether the hold lingers: nobody has it.
     pub(super) is_idle: bool,
@@ -38,6 +39,9 @@ pub(super) struct HoldState {
     /// Parkers to unpark at the end of the hold.
     pub(super) watchers: Vec<Arc<Parker>>,
 }
+
+/// The end of a linger time that is over, also for a caller that has read its clock before.
+pub(super) const OVER: Moment = Moment::from_nanos(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {

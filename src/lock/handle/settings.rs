@@ -233,9 +233,9 @@ impl<K: LockKind> Lock<K> {
     ///
     /// | who wants the lock | gets it |
     /// | --- | --- |
-    /// | a caller of another client of leasehold | at once, or at the end of the present guard: its refusal asks for the hold. If the message is lost, within a [poll interval](crate::Builder::poll_interval), or as the next row |
+    /// | a caller of another client of leasehold | at once, or at the end of the present guard and of the hand-offs that [`local_handoff`](crate::Builder::local_handoff) permits: its refusal asks for the hold. If the message is lost, within a [poll interval](crate::Builder::poll_interval), or as the next row |
     /// | a caller of Redisson, and of another kind of lock with this name | at most one linger time later, or at the end of a guard that lasts longer |
-    /// | a caller of this client that cannot take it over (a read lock, a fixed lease) | at once |
+    /// | a caller of this client that cannot take it over (a read lock, a fixed lease) | at once, or at the end of the present guard |
     ///
     /// A refused [`try_lock`](Lock::try_lock) asks too, so the next attempt may find the lock free.
     /// After a hold that was asked for before it was of use, the client lets no hold of this lock
@@ -289,7 +289,7 @@ impl<K: LockKind> Lock<K> {
     ///
     /// | event | events that this listener receives |
     /// | --- | --- |
-    /// | [`acquired`](Events::acquired) | each hold that a call of this handle acquired, from the server or by a hand-off |
+    /// | [`acquired`](Events::acquired) | each hold that a call of this handle acquired, from the server, by a hand-off or by a take-over |
     /// | [`waited`](Events::waited) | each call of this handle that waited, with or without success |
     /// | [`idle`](Events::idle), [`released`](Events::released), [`lost`](Events::lost), [`overdue`](Events::overdue), [`renewal_failed`](Events::renewal_failed) | the holds of this handle |
     /// | [`renewed`](Events::renewed) | the numbers of the holds of this handle and of other handles with the same `Arc` |
@@ -300,7 +300,7 @@ impl<K: LockKind> Lock<K> {
     /// | case | rule |
     /// | --- | --- |
     /// | nested guard | the hold keeps its listener; the listener of the nested handle has no effect |
-    /// | local hand-off | afterwards the hold has the listener of the receiver's handle; the former listener gets no `released` |
+    /// | local hand-off, take-over of a hold that lingers | afterwards the hold has the listener of the receiver's handle; the former listener gets no `released` |
     /// | [owned guard](crate::OwnedGuard), fixed lease, [named holder](Lock::with_holder) | the same rules |
     /// | [`detach`](crate::Guard::detach) | the listener stays until the end of the hold |
     /// | [`MultiLock`](crate::MultiLock) | each member has the listener of its handle |
