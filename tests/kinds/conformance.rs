@@ -5,6 +5,7 @@
 
 use crate::harness::faults::BRISK;
 use crate::harness::subject::{OnePermit, Side, Subject, SubjectGuard};
+use crate::harness::wait::BOUND;
 use crate::harness::{Server, eventually, in_time, pttl};
 use leasehold::kind::{Read, Write};
 use leasehold::{
@@ -119,8 +120,9 @@ impl<S: Subject> Kind<S> {
         let servers: Vec<_> = (0..self.servers).map(|_| Server::start()).collect();
         let events = EventCounts::default();
         let client = |server: &Server, events: Option<&EventCounts>| {
-            let builder =
-                Client::builder().single(server.url()).poll_interval(NEVER).announce(false);
+            // A majority lock does not ask a server again that was late.
+            let builder = Client::builder().single(server.url()).response_timeout(BOUND);
+            let builder = builder.connect_timeout(BOUND).poll_interval(NEVER).announce(false);
             let builder = settings(builder);
             let builder = match events {
                 Some(events) => builder.events(events.clone()),

@@ -1,6 +1,7 @@
 //! Redis Sentinel: clients find the master, also after fail-overs. Silent, outdated or wrong
 //! sentinels cost only time.
 
+use crate::harness::bare::script;
 use crate::harness::faults::Digests;
 use crate::harness::ports::free_port;
 use crate::harness::replicated::MASTER;
@@ -472,8 +473,8 @@ fn a_grant_of_the_old_master_is_not_accepted_after_the_fail_over() {
         let late = LateReply::start(MINUTE / 2);
         let locks = ["a", "b"].map(|name| late.client.lock(name));
         let digest = if together {
-            let script = include_str!("../../lua/multi_acquire.lua");
-            late.servers.master().ask(&["SCRIPT", "LOAD", script])
+            let script = script("multi_acquire").source();
+            late.servers.master().ask(&["SCRIPT", "LOAD", &script])
         } else {
             late.digests.acquire.clone()
         };
