@@ -41,7 +41,7 @@
 //!
 //! A hand-off between handles with different labels moves the hold from one label to the other in
 //! `leasehold_locks_held`, and counts as passed locally for the label of the new holder. So does a
-//! take-over of a hold that lingers, which counts as lingered. The
-//! release, the loss and the time of the hold count for the label of the last holder. One command
-//! for several members of a `MultiLock` counts its round trip for the first member. A panic of the
-//! recorder is caught and logged.
+//! take-over of a hold that lingers, which counts as lingered. The release, the loss and the time of
+//! the hold count for the label of the last holder. One command for several members of a
+//! `MultiLock` counts its round trip for the first member. A panic of the recorder is caught and
+//! logged.

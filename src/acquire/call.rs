@@ -14,6 +14,7 @@ use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::kind::rules::{KindRules, PermitRequest, Queueing};
 use crate::local::hold::{Hold, HoldSettings};
+use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, JoinOutcome, YieldsTo};
 use crate::stats::{CallRecord, Series};
@@ -86,6 +87,15 @@ pub(crate) enum CallEntry<'a> {
     Held(HoldHandle),
     /// The caller has to ask the server, perhaps after other callers in the queue.
     Acquirer(Acquirer<'a>),
+    /// Another thread of this process comes first, and the call does not wait.
+    Refused,
+}
+
+/// What became of a call that joined the process's queue.
+pub(super) enum JoinResult {
+    Queue(Ticket),
+    /// A hold that lingered here.
+    TookOver(HoldHandle),
     /// Another thread of this process comes first, and the call does not wait.
     Refused,
 }
@@ -175,13 +185,32 @@ impl<'a> AcquireCall<'a> {
         if self.rules.queueing() == Queueing::None {
             return Ok(CallEntry::Acquirer(Acquirer::new(self, now, caller, None, beside)));
         }
-        match self.context.local.join_queue(caller.clone(), now) {
-            JoinOutcome::Queued(ticket) => {
+        match self.join_queue(&caller, now)? {
+            JoinResult::Queue(ticket) => {
                 let ticket = Some(ticket);
                 Ok(CallEntry::Acquirer(Acquirer::new(self, now, caller, ticket, beside)))
             }
-            JoinOutcome::BehindIdle => self.enter(now),
-            JoinOutcome::Refused => self.refuse_at_once(),
+            JoinResult::TookOver(handle) => {
+                self.context.local.report_acquired(handle.hold(), Duration::ZERO);
+                Ok(CallEntry::Held(handle))
+            }
+            JoinResult::Refused => self.refuse_at_once(),
+        }
+    }
+
+    /// Joins the process's queue, unless a hold lingers here by now: takes that over, or has it
+    /// released first.
+    pub(super) fn join_queue(&self, caller: &Caller, now: Moment) -> Result<JoinResult> {
+        loop {
+            match self.context.local.join_queue(caller.clone(), now) {
+                JoinOutcome::Queued(ticket) => return Ok(JoinResult::Queue(ticket)),
+                JoinOutcome::Refused => return Ok(JoinResult::Refused),
+                JoinOutcome::BehindIdle => {
+                    if let Some(handle) = self.take_over(now)? {
+                        return Ok(JoinResult::TookOver(handle));
+                    }
+                }
+            }
         }
     }
 

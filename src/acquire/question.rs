@@ -34,6 +34,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acquire::call::JoinResult;
 use crate::acquire::{AcquireCall, Acquirer, GrantReply, HoldHandle, LockContext};
 use crate::cancel::CancelWatch;
 use crate::error::{Error, Result};
@@ -46,7 +47,7 @@ use crate::local::mailbox::News;
 use crate::local::permit_queue::PermitWaiter;
 use crate::local::permits::PermitPlace;
 use crate::local::waiters::{GrantBase, WaiterGrant};
-use crate::local::{JoinOutcome, Turn, YieldsTo};
+use crate::local::{Turn, YieldsTo};
 use crate::transport::call::{Call, ConnectionId, LateCopy};
 use crate::transport::listener::channels::{
     AwaitedMessage, Channel, ListenerSession, Registration, SubscriptionState,
@@ -239,20 +240,15 @@ impl<'a> LockQuestion<'a> {
             return Ok(Some(handle));
         }
         drop(handle);
-        loop {
-            match self.call.context.local.join_queue(caller.clone(), now) {
-                JoinOutcome::Queued(place) => *ticket = Some(place),
-                JoinOutcome::Refused => {}
-                JoinOutcome::BehindIdle => match self.call.take_over(now)? {
-                    None => continue,
-                    Some(handle) => {
-                        *ticket = None;
-                        return Ok(Some(handle));
-                    }
-                },
+        match self.call.join_queue(caller, now)? {
+            JoinResult::Queue(place) => *ticket = Some(place),
+            JoinResult::Refused => {}
+            JoinResult::TookOver(handle) => {
+                *ticket = None;
+                return Ok(Some(handle));
             }
-            return Ok(None);
         }
+        Ok(None)
     }
 
     /// Emits the events of a call that has ended.
@@ -737,14 +733,16 @@ impl LockQuestion<'_> {
         let now = clock::now();
         self.call.series().answered(sent.until(now));
         local.refused(sent, now);
-        if self.call.rules.queueing() == Queueing::None {
-            // This caller is in no queue, so no hold of this process passes to it.
-            local.is_wanted_here();
-            engine.watchdog.give_up(local, None);
-        }
         self.rely_on_polls();
         if self.call.options.permits.is_some() {
             return self.await_permits(left);
+        }
+        if self.call.rules.queueing() == Queueing::None {
+            // This caller is in no queue, so no hold of this process passes to it.
+            local.end_linger_times();
+            if local.has_idle_hold() {
+                engine.watchdog.give_up(local, None);
+            }
         }
         if self.awaits_grants() {
             self.listen_for_grants(left);

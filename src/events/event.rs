@@ -200,8 +200,8 @@ event! {
         held: Duration = Duration::ZERO,
         /// The number of subscribers that received the message of the release; 1 if the release
         /// granted a queue lock to its next waiter. `None` if the release failed, and if a repeated
-        /// release found the lock already released because the first answer got lost, and
-        /// for a hold that was lost while it lingered. The server counts only the subscribers that are
+        /// release found the lock already released because the first answer got lost, and for a hold
+        /// that was lost while it lingered. The server counts only the subscribers that are
         /// connected to it. In a cluster this server is the node that has the lock. All clients of
         /// leasehold subscribe at that node, and so do those of Redisson unless they listen at
         /// replicas.

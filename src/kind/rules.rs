@@ -181,6 +181,16 @@ pub(crate) enum ReleaseReply {
     NotHeld,
 }
 
+impl ReleaseReply {
+    /// Returns the number of subscribers that received the message.
+    pub(crate) fn subscribers(self) -> Option<u64> {
+        match self {
+            ReleaseReply::Released(subscribers) => Some(subscribers),
+            ReleaseReply::NotHeld => None,
+        }
+    }
+}
+
 /// How the threads of one process wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queueing {

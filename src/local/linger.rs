@@ -177,7 +177,7 @@ impl Local {
     }
 
     /// Has the holds of this process not linger, because one of its callers waits for their end.
-    pub(crate) fn is_wanted_here(&self) {
+    pub(crate) fn end_linger_times(&self) {
         self.state.lock().all_holds().for_each(|entry| entry.hold.end_linger_time());
     }
 

@@ -25,15 +25,6 @@ use crate::util::clock;
 use crate::util::log_lines::LINES;
 use crate::util::log_target;
 
-/// Returns the number of subscribers that a release with this reply has reached, if it has ended the
-/// hold.
-fn released_by(reply: &Reply) -> Option<u64> {
-    match rules::read_release(reply.clone()) {
-        Ok(ReleaseReply::Released(subscribers)) => Some(subscribers),
-        Ok(ReleaseReply::NotHeld) | Err(_) => None,
-    }
-}
-
 /// Returns whether a release with such a reply may have ended the hold.
 ///
 /// A refused script may have failed at its message.
@@ -76,7 +67,8 @@ impl Local {
                 if reply.copies.may_have_reply(may_have_released)
                     && clock::now() < hold.last_deadline() =>
             {
-                let early = reply.copies.replies().iter().find_map(released_by);
+                let read = |early: &Reply| rules::read_release(early.clone()).ok()?.subscribers();
+                let early = reply.copies.replies().iter().find_map(read);
                 Ok(early.map(|subscribers| self.heard_by(hold, subscribers)))
             }
             ReleaseReply::NotHeld => Err(self.found_no_hold(hold)),
