@@ -75,6 +75,7 @@ local function used_permits(permits, tagged)
   local is_number = stored == false and not is_other or stored and string.match(stored, number_form)
   if is_number and (read('zcard', expiries) or 0) > 0 then
     local description, in_use = describe_permits(stored, expiries, 0, true)
+    description[6] = read_slots('leasehold_slots:' .. tagged)
     return in_use > 0 and description
   end
 end

@@ -30,3 +30,10 @@ local function describe_permits(stored, expiries, capacity, lists_holders)
   local in_use = out - expired
   return { digits(free + expired), digits(in_use), digits(free + out), list, digits(now) }, in_use
 end
+
+-- Returns the hash of the slots, if it can be read: it may be missing, or on another node while the
+-- slot of the cluster moves, or the user has no permission.
+local function read_slots(slots)
+  local fields = redis.pcall('hgetall', slots)
+  return not fields.err and fields or {}
+end

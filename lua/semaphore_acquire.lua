@@ -1,14 +1,15 @@
 -- Takes all of the permits or none, or restores their full lease if the hold has them already.
--- KEYS: 1 the free permits, 2 the expiries of the others, a sorted set of ids, 3 the claim
+-- KEYS: 1 the free permits, 2 the expiries of the others, a sorted set of ids, 3 the claim, 4 only
+--   for permits with slots: a hash with the id of the permit that had each slot last
 -- ARGV: 1 lease in ms, 2 the capacity to set if there is none, or empty; behind `?` to be told of
 --   another one, 3 channel, 4 the claimant, or empty for a caller that does not wait, 5 .. n + 4
 --   the ids of the permits
 -- RETURNS: 1 -2 acquired; -3 more permits than the capacity; -1 refused, and no permit expires;
 --   else refused, and the ms until a permit expires; 2 the number of permits that callers without
 --   a claim may take now; after -3 the capacity; 3 after `?` the capacity, if it is another than
---   ARGV 2
+--   ARGV 2; else -1 before slots, 4 .. for permits with slots that are acquired: the slot of each
 -- Atomic: no other client may take a permit between the check and the write.
-local permits, expiries, claim = KEYS[1], KEYS[2], KEYS[3]
+local permits, expiries, claim, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lease, wanted, channel, claimant = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local asks, capacity = string.match(wanted, '^(%??)(%d*)$')
@@ -63,6 +64,33 @@ if open < #ids and held < #ids then
   is_refused = open + gain < #ids - held
 end
 
+-- Returns the slot of each permit of the caller: the one that it has, or the smallest that no
+-- permit in use has. Only this script writes slots: what a release leaves counts no more.
+local function slots_of(ids)
+  local position_of, own, used, next_slot = {}, {}, {}, 0
+  for position, id in ipairs(ids) do
+    position_of[id] = position
+  end
+  local fields = redis.call('hgetall', slots)
+  for at = 1, #fields, 2 do
+    local slot, id = tonumber(fields[at]), fields[at + 1]
+    if position_of[id] then
+      own[position_of[id]] = slot
+    end
+    used[slot] = redis.call('zscore', expiries, id)
+  end
+  for position, id in ipairs(ids) do
+    if not own[position] then
+      while used[next_slot] do
+        next_slot = next_slot + 1
+      end
+      own[position], used[next_slot] = next_slot, id
+      redis.call('hset', slots, next_slot, id)
+    end
+  end
+  return own
+end
+
 local taken = 0
 if not is_refused then
   local members = {}
@@ -94,5 +122,11 @@ end
 local total = asks == '?' and free + redis.call('zcard', expiries)
 if total and total ~= tonumber(capacity) then
   reply[3] = math.min(total, 2147483647)
+end
+if slots and not is_refused then
+  reply[3] = reply[3] or -1
+  for _, slot in ipairs(slots_of(ids)) do
+    reply[#reply + 1] = slot
+  end
 end
 return reply

@@ -237,6 +237,39 @@ impl Client {
     pub fn close(&self) {
         self.engine.close();
     }
+
+    /// Has the holds of this client end with its process and with a process group. Does not block.
+    ///
+    /// For a program that starts another one under a lock. As
+    /// [`release_on_death`](Builder::release_on_death), but others release the holds of this client
+    /// only when its process is gone and no process of the group `group` is left, nor of the groups
+    /// of earlier calls. A zombie whose parent does not ask for its end counts as left. Call it when
+    /// the group exists: until the record is written, a few milliseconds later, the locks of a killed
+    /// process stay taken until their leases end. With `release_on_death(true)` they would be free
+    /// then.
+    ///
+    /// # Errors
+    /// [`is_configuration`](Error::is_configuration) with [`announce(false)`](Builder::announce),
+    /// and on a system that does not tell other processes of the end of this one (any but Linux).
+    ///
+    /// ```no_run
+    /// use std::os::unix::process::CommandExt;
+    /// use std::process::Command;
+    ///
+    /// let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let guard = client.lock("report").lock()?;
+    /// let mut report = Command::new("report").process_group(0).spawn().expect("a program");
+    /// client.end_with_group(report.id())?;
+    /// report.wait().expect("a child");
+    /// guard.unlock()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn end_with_group(&self, group: u32) -> Result<()> {
+        let text =
+            "the holds of this client cannot end with its process: it needs Linux, and announce";
+        let ends = self.engine.watchdog.end_with_group(group);
+        if ends { Ok(()) } else { Err(Error::configuration(text)) }
+    }
 }
 
 impl fmt::Debug for Client {

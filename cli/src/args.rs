@@ -220,19 +220,19 @@ pub(crate) struct RunArgs {
         default_value_t = 1
     )]
     pub(crate) conflict_exit_code: u8,
-    /// Name the holder of a lock that is not acquired, or after a wait of one second
+    /// Name the holder if the lock is not acquired, or soon
     #[arg(long)]
     pub(crate) verbose: bool,
     /// Accepted for the users of flock(1): the lock is exclusive without `-s`
     #[arg(short = 'x', short_alias = 'e', long, hide = true, conflicts_with = "shared")]
     exclusive: bool,
-    /// Share the lock with other `run -s`, exclude plain `run`
+    /// Share with other `run -s`, exclude plain `run`
     #[arg(short = 's', long, group = "kind")]
     pub(crate) shared: bool,
     /// Fair lock: first come, first served
     #[arg(long, group = "kind")]
     pub(crate) fair: bool,
-    /// Queue lock: by arrival and weight, sets LEASEHOLD_TOKEN
+    /// By arrival and weight, sets LEASEHOLD_TOKEN
     #[arg(long, group = "kind")]
     pub(crate) queue: bool,
     /// Weight in the queue, 1 to 10: a higher one overtakes
@@ -260,9 +260,12 @@ pub(crate) struct RunArgs {
     /// Terminate CMD after this time, exit with 75
     #[arg(long, value_name = "D", value_parser = duration::limit)]
     pub(crate) max_hold: Option<Duration>,
-    /// The lock is free this long after a crash [default: 30s]
+    /// Free this long after a crash [default: 30s]
     #[arg(long, value_name = "D", value_parser = duration::lease)]
     pub(crate) lease: Option<Duration>,
+    /// Free after a crash when no process of CMD is left
+    #[arg(long)]
+    pub(crate) release_on_death: bool,
     /// Name of the lock
     #[arg(required_unless_present = "name_option", conflicts_with = "name_option")]
     pub(crate) name: Option<String>,

@@ -17,7 +17,7 @@ pub struct Control {
 }
 
 /// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 41] = [
+pub const CONTROLS: [Control; 44] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -77,6 +77,9 @@ pub const CONTROLS: [Control; 41] = [
         promise: Promise::Exclusion,
         plan: lease_from_take_over,
     },
+    Control { fault: "taken-for-dead", promise: Promise::Exclusion, plan: seen_from_elsewhere },
+    Control { fault: "dead-holders-kept", promise: Promise::Wait, plan: dead_holders },
+    Control { fault: "slots-by-client", promise: Promise::Exclusion, plan: slots },
     // Faults that reviews found once, put back.
     Control {
         fault: "release-raced-by-message",
@@ -429,6 +432,28 @@ fn lease_from_take_over(seed: u64) -> Plan {
         ..work
     });
     Plan { quiet: 300..800, lasting: 1600..2500, ..plan }
+}
+
+/// Processes on two machines wait for each other.
+fn seen_from_elsewhere(seed: u64) -> Plan {
+    plain(seed, vec![Fault::Quiet], |work| Work { locks: 1, mortal: true, ..work })
+}
+
+/// Processes are killed while others on the same machine wait for their locks.
+fn dead_holders(seed: u64) -> Plan {
+    plain(seed, vec![Fault::KillWorker], |work| Work {
+        workers: 5,
+        locks: 2,
+        leases: [Duration::from_secs(12); 2],
+        poll_interval: Duration::from_millis(500),
+        mortal: true,
+        ..work
+    })
+}
+
+/// Clients have permits of one semaphore at the same time.
+fn slots(seed: u64) -> Plan {
+    plain(seed, vec![Fault::Quiet], |work| Work { kinds: vec![Kind::Semaphore], locks: 1, ..work })
 }
 
 /// Threads give their guards away, and wait for the lock.

@@ -87,7 +87,7 @@ fn with_own_work(plan: Plan) -> Plan {
     let overlapping = *rng.choice(&[0, 50]).expect("two");
     let (told, renewed) = (rng.bool(), *rng.choice(&[100, 100, 50, 150]).expect("four"));
     let lingering = *rng.choice(&[0, 0, 5, 45]).expect("four");
-    let work = Work { told, renewed, lingering, ..work };
+    let work = Work { told, renewed, lingering, mortal: rng.bool(), ..work };
     if work.told && has_replicas {
         faults.extend([Fault::FullServer, Fault::MoveClock]);
     }

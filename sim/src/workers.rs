@@ -207,8 +207,9 @@ impl<'a> Workers<'a> {
             let text = format!("worker {index} had up to {most} tasks");
             self.violations.push(Promise::Growth.violation(text));
         }
-        self.ended
-            .insert(index, (Worker { lease, killed, linger: 0, stalls: Vec::new() }, records));
+        let mortal_at = self.plan.work.mortal.then(|| process.id.machine());
+        let worker = Worker { lease, killed, mortal_at, linger: 0, stalls: Vec::new() };
+        self.ended.insert(index, (worker, records));
     }
 }
 

@@ -32,7 +32,15 @@
 //!   protected resource can refuse that, by the tokens of `fenced_lock`, `queue_lock` and
 //!   `election`.
 //! - **Ownership.** Only the holder or `force_unlock()` ends a hold before its lease ends. The
-//!   locks and permits of a dead process are free at the end of their lease (by default 30 s).
+//!   locks and permits of a dead process are free at the end of their lease (by default 30 s). With
+//!   [`release_on_death`](crate::Builder::release_on_death) a waiting client on the same machine
+//!   ends them within 1.2 poll intervals, if the kernel says that the process is gone; with
+//!   [`instance`](crate::Builder::instance) its successor does. Neither ends a hold of a process
+//!   that runs, is stopped, or is not reachable, unless the operator breaks the promise that an
+//!   instance name is, or copies machines or processes that run. It takes longer if more than 64
+//!   readers or permits are there (each look sees 64), if a cluster node was not asked before (one
+//!   interval more), and if the process also waited in the queue of a fair lock: its places there
+//!   last for their time-outs.
 //! - **Waiting.** After a release in another process, the first waiting thread of a process gets
 //!   the lock within two round trips and 2 ms (spin lock: after a pause), unless a third process is
 //!   faster. If the release message is lost, the thread asks within the poll interval (1 s). A hold

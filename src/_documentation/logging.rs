@@ -5,7 +5,7 @@
 //!
 //! | target | levels | subject |
 //! | --- | --- | --- |
-//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed releases and clean-ups; locks that are held without a time to live; semaphores with another capacity than `with_permits`; waits for an owned guard of the same thread |
+//! | `leasehold::lease` | warn, info, debug | holds of processes that are gone; losses, overdue holds, failed releases and clean-ups; locks that are held without a time to live; semaphores with another capacity than `with_permits`; waits for an owned guard of the same thread |
 //! | `leasehold::connection` | warn, info, debug | outages of servers; replaced connections; failed subscriptions, heartbeats and polls; loads of scripts; refused options of sockets |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](crate::Builder::audit_policy) |

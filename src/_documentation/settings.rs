@@ -1,7 +1,7 @@
 //! The settings of a client, with their defaults.
 //!
 //! `Client::open` uses the defaults. `Client::builder` sets the servers, the way to reach them, the
-//! event listener, a label and the settings of the table. These methods set the way to reach the
+//! event listener, a label, an instance and the settings of the table. These methods set the way to reach the
 //! servers: `login`, or `login_provider` for passwords that change; `tls_authority`, `tls_identity`
 //! and `tls_host_name`; `master_tls`, `sentinel_tls_authority` and `sentinel_tls_identity` if the
 //! TLS of sentinels and master differs; `address_map` for servers behind a NAT.
@@ -19,6 +19,7 @@
 //! | `allow_replica` | false | takes locks on a `single` server that is a replica, beside its master |
 //! | `audit_policy` | Report | reaction to a server whose configuration endangers locks |
 //! | `announce` | true | writes a record that shows the client's host, process, program and `label` to other clients |
+//! | `release_on_death` | false | the holds of the client end with its process |
 //! | `name_prefix` | "" | prefix of all names |
 //! | `fair_waiter_timeout` | 300s | silence after which the first waiter of a fair lock counts as dead |
 //! | `weight_step` | 1s | time by which each unit of weight above 1 moves a waiter for a queue lock forward |

@@ -50,6 +50,8 @@ pub(crate) struct GrantReply {
     ///
     /// One for each thread that may have the hold.
     pub(crate) tokens: RangeInclusive<u64>,
+    /// The slots of the permits, if they have some.
+    pub(crate) slots: Box<[u32]>,
 }
 
 impl<'a> Acquirer<'a> {
@@ -105,6 +107,7 @@ impl<'a> Acquirer<'a> {
             granted_at: reply.at,
             late_copy: reply.late_copy,
             tokens: reply.tokens,
+            slots: reply.slots,
         };
         let round_trip = reply.sent.until(reply.at);
         let local = &call.context.local;

@@ -151,7 +151,9 @@ impl HoldHandle {
 
     fn try_extend(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
         self.check()?;
-        let router = &self.context.engine.router;
+        let LockContext { engine, .. } = &*self.context;
+        engine.watchdog.keep_record_for(lease);
+        let router = &engine.router;
         // After a topology change neither a yes nor a no of the former server counts.
         let outcome = router.until_current(|| {
             let extension = watchdog::extension_call(&self.watched(), lease);

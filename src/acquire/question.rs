@@ -394,7 +394,11 @@ impl LockQuestion<'_> {
             (_, Ok(reply)) => {
                 self.leftovers.queued |= self.takes_place_in_redis();
                 self.leftovers.announced |= self.is_announced();
-                self.answered(reply, generation)
+                let outcome = self.answered(reply, generation)?;
+                if outcome.is_none() && self.schedule.was_refused() && self.ends_dead_holds() {
+                    return self.attempt(None);
+                }
+                Ok(outcome)
             }
             (connection, Err(failure)) => self.unanswered(connection, failure).map(|()| None),
         }
@@ -452,6 +456,7 @@ impl LockQuestion<'_> {
             generation: grant.generation,
             late_copy: self.leftovers.late_copy.take(),
             tokens: grant.token..=grant.token,
+            slots: Box::default(),
         })))
     }
 
@@ -501,6 +506,7 @@ impl LockQuestion<'_> {
             waiter_timeout: self.waiter_timeout(),
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
             capacity: self.capacity(),
+            with_slots: self.call.options.permits.is_some_and(|permits| permits.with_slots),
             asks_capacity: self.capacity().is_some_and(|wanted| !local.knows_capacity(wanted)),
             place: self.awaits_grants().then(|| self.place_args()),
             max_holders: self.max_holders,
@@ -618,6 +624,7 @@ impl LockQuestion<'_> {
         self.leftovers.late_copy = copy.filter(|copy| reply.may_precede(copy, effect));
         let offered = self.call.rules.offered(&reply.value);
         let other_capacity = self.call.rules.other_capacity(&reply.value);
+        let slots = self.call.rules.slots(&reply.value);
         let reply = self.call.rules.read_acquire(reply.value);
         let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
         if !matches!(reply, AcquireReply::Exceeds { .. }) {
@@ -629,7 +636,7 @@ impl LockQuestion<'_> {
                 self.failed(error).map(|()| None)
             }
             (AcquireReply::Granted(token), None) => {
-                self.granted(sent, connection, token, generation)
+                self.granted(sent, connection, (token, slots), generation)
             }
             (AcquireReply::Exceeds { capacity }, _) => Err(self.too_many(capacity)),
             (AcquireReply::Refused { left, queued }, _) => {
@@ -681,7 +688,7 @@ impl LockQuestion<'_> {
         &mut self,
         sent: Moment,
         connection: ConnectionId,
-        token: u64,
+        (token, slots): (u64, Box<[u32]>),
         generation: Generation,
     ) -> Result<Option<HoldHandle>> {
         let (deadline, now) = (hold::deadline(sent, self.call.lease()), clock::now());
@@ -699,6 +706,7 @@ impl LockQuestion<'_> {
             generation,
             late_copy: self.leftovers.late_copy.take(),
             tokens: token..=last_token,
+            slots,
         })))
     }
 
@@ -724,6 +732,23 @@ impl LockQuestion<'_> {
         if session.is_some() && session != self.wakeups.session {
             engine.watchdog.plan_queue_heartbeat_now(local);
         }
+    }
+
+    /// Looks for holders whose process is gone, if no poll of the watchdog does so for the call.
+    ///
+    /// Returns whether their holds have been ended: the call then asks again at once.
+    fn ends_dead_holds(&self) -> bool {
+        let LockContext { engine, local } = self.context();
+        let next_poll = clock::now() + engine.settings.poll_interval;
+        if self.relies_on_polls() && self.call.options.patience.end() > next_poll {
+            return false;
+        }
+        let has_permits = self.call.options.permits.is_some();
+        // The attempt and the look together take one response time-out at most.
+        let end = self.acquirer.started + engine.settings.response_timeout;
+        let limit = self.call.limit();
+        let limit = if self.has_slept { limit } else { limit.no_later_than(end) };
+        engine.watchdog.ends_dead_holds_of(local, has_permits, &limit)
     }
 
     /// Prepares the wait after a refusal; `left` is the rest of the holder's lease.
@@ -769,10 +794,14 @@ impl LockQuestion<'_> {
     /// Has the watchdog poll for the call, if the call waits and its kind relies on that.
     fn rely_on_polls(&self) {
         let LockContext { engine, local } = self.context();
-        let relies = matches!(self.call.rules.pace(), Pace::WatchdogPolls | Pace::Granted);
-        if self.acquirer.caller.request.waits && relies {
+        if self.relies_on_polls() {
             engine.watchdog.poll_for(local);
         }
+    }
+
+    fn relies_on_polls(&self) -> bool {
+        let polled = matches!(self.call.rules.pace(), Pace::WatchdogPolls | Pace::Granted);
+        self.acquirer.caller.request.waits && polled
     }
 
     /// Prepares the wait for permits; the next one expires after `left`.

@@ -3,7 +3,7 @@
 //!
 //! Imports `transport` (calls, replies and scripts only), `error` and `util`. Reading order:
 //! [`script`] (the table of Lua scripts), then [`owner`] and [`name`], which define the bytes shared
-//! with other clients; [`permit`] has the ids of permits. [`client_record`] is the hash that names a
+//! with other clients; [`owner_field`] reads the fields of both, [`permit`] has the ids of permits. [`client_record`] is the hash that names a
 //! client, [`details`] the messages about holds between clients, [`grant`] the message that grants a
 //! lock, [`asked`] and [`freed`] those to the client of a holder, [`leader`] the record of an
 //! election's leader.
@@ -16,5 +16,6 @@ pub(crate) mod grant;
 pub(crate) mod leader;
 pub(crate) mod name;
 pub(crate) mod owner;
+pub(crate) mod owner_field;
 pub(crate) mod permit;
 pub(crate) mod script;

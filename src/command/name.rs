@@ -46,6 +46,7 @@ const EXPIRIES: &str = ":timeout";
 
 /// The prefixes of the further keys of semaphores and latches.
 const CLAIM: &str = "leasehold_claim";
+const SLOTS: &str = "leasehold_slots";
 const REQUEST: &str = "leasehold_request";
 const ROUND: &str = "leasehold_round";
 
@@ -82,6 +83,7 @@ struct SynchronizerKeys {
     permits_channel: String,
     expiries: String,
     claim: String,
+    slots: String,
     latch_channel: String,
     round: String,
 }
@@ -187,6 +189,7 @@ impl Name {
                 permits_channel: make(PERMITS_CHANNEL),
                 expiries: format!("{}{EXPIRIES}", self.tagged()),
                 claim: make(CLAIM),
+                slots: make(SLOTS),
                 // Redisson puts braces around a name that has a hash tag too.
                 latch_channel: format!("{LATCH_CHANNEL}{{{}}}", self.key),
                 round: make(ROUND),
@@ -221,6 +224,11 @@ impl Name {
     /// Returns the key of the claim of the oldest waiting caller of a semaphore, a hash.
     pub(crate) fn claim_key(&self) -> &str {
         &self.synchronizer().claim
+    }
+
+    /// Returns the key of the slots of the permits of a semaphore, a hash.
+    pub(crate) fn slots_key(&self) -> &str {
+        &self.synchronizer().slots
     }
 
     /// Returns the channel on which a latch announces that it is open.
@@ -434,6 +442,7 @@ mod tests {
         }
         assert_eq!(Name::keys_of_expiries("{x}:timeout").collect::<Vec<_>>(), ["x", "{x}"]);
         assert_eq!(plain.claim_key(), "leasehold_claim:{x}");
+        assert_eq!(plain.slots_key(), "leasehold_slots:{x}");
         assert_eq!(plain.leader_key(), "leasehold_leader:{x}");
         assert_eq!(tagged.election_channel(), "leasehold_election:a{b}c");
         assert_eq!(plain.latch_channel(), "redisson_countdownlatch__channel__{x}");
@@ -453,10 +462,12 @@ mod tests {
                 let timeouts = name.timeouts_key();
                 let [permits, expiries] = [name.permits_channel(), name.expiries_key()];
                 let [claim, round] = [name.claim_key(), name.round_key()];
+                let slots = name.slots_key();
                 let request = name.request_key(&owner);
                 let [leader, election] = [name.leader_key(), name.election_channel()];
                 let of_locks = [channel, rw_channel, token, queue, timeouts, &own, &timeout];
-                let of_others = [permits, expiries, claim, round, &request, &leader, &election];
+                let of_others =
+                    [permits, expiries, claim, slots, round, &request, &leader, &election];
                 for derived in of_locks.into_iter().chain(of_others) {
                     prop_assert_eq!(slot(name.key().as_bytes()), slot(derived.as_bytes()));
                 }

@@ -156,8 +156,8 @@ impl Owner {
     }
 
     /// Returns the owner field of the hold with this number.
-    pub(crate) fn numbered(client: Uuid, hold: u64) -> Owner {
-        Owner::new(client, HoldId(hold), "")
+    pub(crate) fn numbered(client: Uuid, hold: u64, suffix: &str) -> Owner {
+        Owner::new(client, HoldId(hold), suffix)
     }
 
     /// Sets the named holder, if any.

@@ -108,6 +108,9 @@ pub(crate) static CLIENT_RECORD: Script = script!("client_record");
 /// Reads the holders of locks, and finds locks among the keys of a server.
 pub(crate) static LOCK_INFO: Script = script!("lock_info" after "permit_counts").reading();
 
+/// Tells who holds locks and permits.
+pub(crate) static LOCK_HOLDERS: Script = script!("lock_holders").reading();
+
 /// Finds the free locks among many. Its messages change no data.
 pub(crate) static POLL_MANY: Script = script!("poll_many" after "ask_holder").reading();
 
@@ -153,6 +156,7 @@ mod tests {
             &SEMAPHORE_INFO,
             &LATCH_LOOK,
             &LOCK_INFO,
+            &LOCK_HOLDERS,
             &POLL_MANY,
         ];
         for script in reading {

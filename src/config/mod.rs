@@ -79,6 +79,8 @@ pub struct Builder {
     pub(crate) back_off: BackOff,
     pub(crate) label: Option<String>,
     pub(crate) announce: bool,
+    pub(crate) release_on_death: bool,
+    pub(crate) instance: Option<String>,
 }
 
 /// The setters only set fields, and `events` is not called before a client is built.
@@ -108,6 +110,8 @@ impl Default for Builder {
             back_off: BackOff::default(),
             label: None,
             announce: true,
+            release_on_death: false,
+            instance: None,
         }
     }
 }
@@ -355,7 +359,9 @@ impl Builder {
     /// Sets whether the client tells other processes about itself and its holds.
     ///
     /// Default: true. The client writes a record: the hash `leasehold_client:{<id>}` with the
-    /// fields `host`, `pid`, `program`, `label`, `version` and `start` (milliseconds since 1970).
+    /// fields `host`, `pid`, `program`, `label`, `version` and `start` (milliseconds since 1970);
+    /// with [`release_on_death`](Builder::release_on_death) or [`instance`](Builder::instance) also
+    /// `place`, `born`, `instance`, `ends` and `group`, and it lives as long as the longest lease.
     /// It does so in the background, right after its first hold, or within one second of its first
     /// wait. By this record [`Lock::holder`](crate::Lock::holder) finds the process of a holder.
     /// The record costs one small command per 10 s; acquires and releases stay as they are.
@@ -378,6 +384,81 @@ impl Builder {
         self
     }
 
+    /// Sets whether the holds of this client end with its process, also if it is killed.
+    ///
+    /// Default: false. The locks of a process that was killed stay taken until their leases end, 30
+    /// s with the defaults. With `true`, the [record](Builder::announce) of the client says how
+    /// others recognize the end of its process: by its id and its time of start. A client that is
+    /// refused a lock looks for the process of the holder. If it is gone, the client releases the
+    /// hold. So the lock is free again one [poll interval](Builder::poll_interval) after the end of
+    /// the process, if a client with the same kernel waits: same host name, same boot, same
+    /// namespaces of process ids and of time. Clients elsewhere, and those of Redisson, wait for
+    /// such a client, or for the end of the lease. The page
+    /// [guarantees](crate::_documentation::guarantees) has all cases.
+    ///
+    /// Set it only if all work under the locks ends with the process. Children of the process, and
+    /// what it has sent to a database, may outlive it, and the lock is free then. For a process that
+    /// starts another program there is
+    /// [`end_with_group`](crate::Client::end_with_group), and the program
+    /// `leasehold run --release-on-death`. Do not set it where virtual machines are copied, or
+    /// processes are saved and restored (CRIU), while they run: copies of a machine have the same boot
+    /// and do not see each other's processes, and a restored process has another time of start. What a
+    /// process
+    /// has [detached](crate::Guard::detach) is released too, unless it has
+    /// [closed](crate::Client::close) the client while the server was reachable. A [minimum](crate::Lock::with_min_hold) of a hold
+    /// that has not ended before ends with the process.
+    ///
+    /// Cost: acquires and releases stay as they are. [`build`](Builder::build) makes one more round
+    /// trip, so that the record exists before the first hold; a client that is built lazily writes
+    /// it right after its first hold. Clients that wait send one more small script call per poll
+    /// interval for up to 64 awaited locks, unless they have
+    /// [`announce(false)`](Builder::announce): these look for no process. See
+    /// [`Lock::try_lock`](crate::Lock::try_lock) for calls that do not wait.
+    ///
+    /// Linux only: on other systems, and without `/proc`, the log has a warning, and the leases
+    /// end as without this setting. Needs [`announce`](Builder::announce):
+    /// [`build`](Builder::build) returns [`is_configuration`](Error::is_configuration) without it.
+    ///
+    /// ```no_run
+    /// let builder = leasehold::Client::builder().single("redis://127.0.0.1/");
+    /// let client = builder.release_on_death(true).build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn release_on_death(mut self, release: bool) -> Builder {
+        self.release_on_death = release;
+        self
+    }
+
+    /// Names the one process that may run under this name: a pod of a StatefulSet, a service of
+    /// systemd.
+    ///
+    /// Default: none. A process that starts again under the same name, on any machine, does not wait
+    /// for the leases of the process before. When one of its callers is refused a lock because of a
+    /// hold of that process, the new client releases that hold, as with
+    /// [`release_on_death`](Builder::release_on_death). The [record](Builder::announce) has the
+    /// name. Of two clients, the one that was built later goes on, by the clocks of their machines: a
+    /// successor whose clock is behind waits for the leases. Clients of one process may have the same
+    /// name.
+    ///
+    /// **Two processes that run at the same time with one instance name break exclusion**: each
+    /// lock of the earlier one that the later one asks for is taken away from it. It learns of that
+    /// at once if it is reachable, or at its next renewal. So use this only where somebody else
+    /// guarantees one process per name, also during an update and while a machine is not reachable.
+    ///
+    /// [`build`](Builder::build) returns [`is_configuration`](Error::is_configuration) for a name
+    /// that is empty, has control characters, or is longer than 256 bytes, and without
+    /// [`announce`](Builder::announce).
+    ///
+    /// ```no_run
+    /// let builder = leasehold::Client::builder().single("redis://127.0.0.1/");
+    /// let client = builder.instance("billing-0").build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn instance(mut self, name: impl Into<String>) -> Builder {
+        self.instance = Some(name.into());
+        self
+    }
+
     /// Checks all settings and reads the URLs. Connects to nothing.
     pub(crate) fn check(&self) -> Result<Servers> {
         self.check_durations()?;
@@ -388,6 +469,13 @@ impl Builder {
         self.back_off.check()?;
         if let Some(label) = &self.label {
             check_text("the label", label)?;
+        }
+        if let Some(instance) = &self.instance {
+            check_text("the instance name", instance)?;
+        }
+        if !self.announce && (self.release_on_death || self.instance.is_some()) {
+            let text = "release_on_death and instance need the record that announce(false) forbids";
+            return Err(Error::configuration(text));
         }
         self.servers.read()
     }
@@ -453,6 +541,8 @@ impl fmt::Debug for Builder {
             .field("spin_back_off", &self.back_off)
             .field("label", &self.label)
             .field("announce", &self.announce)
+            .field("release_on_death", &self.release_on_death)
+            .field("instance", &self.instance)
             .finish()
     }
 }

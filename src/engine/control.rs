@@ -90,7 +90,7 @@ impl Engine {
             let rules = local.and_then(|local| local.rules_of_grants());
             // An invalid name is no lock of this library.
             let Ok(name) = Name::new("", grant.key.into()) else { return };
-            let owner = Owner::numbered(self.id, grant.hold);
+            let owner = Owner::numbered(self.id, grant.hold, "");
             let release = rules.unwrap_or(&Queued).release(&name, &owner);
             let task = BackgroundTask::new(clock::now() + grant.lease);
             self.router.send_background(Request::background(release, task), None);

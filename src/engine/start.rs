@@ -19,7 +19,8 @@ use uuid::Uuid;
 
 use crate::audit::{AuditPolicy, AuditScope, Auditor};
 use crate::cancel::CancelToken;
-use crate::command::{client_record, details, owner};
+use crate::command::client_record::{self, ClientRecord};
+use crate::command::{details, owner};
 use crate::config::Builder;
 use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
@@ -68,10 +69,7 @@ impl Engine {
         }
         let channels = Arc::new(Channels::default());
         let listeners = Arc::new(startup.listeners(&deployment, &channels));
-        let announcer = startup.settings.announce.then(|| {
-            let label = startup.settings.label.as_deref();
-            Arc::new(Announcer::new(startup.id, label, Arc::clone(&listeners)))
-        });
+        let announcer = startup.announcer(&listeners);
         let watchdog = startup.watchdog(&router, &channels, &listeners, auditor, announcer);
         let server_observer: Weak<dyn ServerObserver> = Arc::downgrade(&watchdog) as _;
         router.set_server_observer(Weak::clone(&server_observer));
@@ -95,6 +93,9 @@ impl Engine {
         });
         let handler: Weak<dyn ControlHandler> = Arc::downgrade(&engine) as _;
         engine.channels.set_control_handler(handler);
+        if !lazily {
+            engine.watchdog.announce_first(&engine.limit(engine.response_limit()));
+        }
         Ok(engine)
     }
 }
@@ -117,6 +118,8 @@ fn warn_without_boot_clock() {
 struct Startup {
     settings: Builder,
     id: Uuid,
+    /// The record of the client at its start.
+    record: ClientRecord,
     /// The name of the client's connections on the server.
     name: String,
     /// The control channel of the listener.
@@ -136,8 +139,11 @@ impl Startup {
         let (replicas, span) = settings.min_replicas;
         let longest_wait = watchdog::longest_wait(settings.watchdog_timeout);
         let longest_wait = Arc::new(LongestWait::new(longest_wait));
+        let (label, instance) = (settings.label.as_deref(), settings.instance.as_deref());
+        let record = ClientRecord::of_this_process(label, instance);
         Ok(Startup {
             id,
+            record,
             name: format!("leasehold:{id}"),
             control: details::wake_channel(id),
             timeouts: Timeouts {
@@ -186,6 +192,24 @@ impl Startup {
         deployment.listeners(settings, Arc::clone(channels))
     }
 
+    /// Returns what announces the client, unless that is off.
+    fn announcer(&self, listeners: &Arc<Listeners>) -> Option<Arc<Announcer>> {
+        let Builder { announce, release_on_death, .. } = &self.settings;
+        if !announce {
+            return None;
+        }
+        let mut record = self.record.clone();
+        if *release_on_death && !record.end_with_process(None) {
+            log::warn!(
+                logger: LINES, target: log_target::CLIENT,
+                "this system does not tell other processes of the end of this one: \
+                 release_on_death has no effect"
+            );
+        }
+        let (lease, listeners) = (self.settings.watchdog_timeout, Arc::clone(listeners));
+        Some(Arc::new(Announcer::new(self.id, record, lease, listeners)))
+    }
+
     fn watchdog(
         &self,
         router: &Arc<Router>,
@@ -199,6 +223,7 @@ impl Startup {
             heartbeat_interval: MAX_HEARTBEAT_INTERVAL.min(self.settings.poll_interval / 2),
             poll_interval: self.settings.poll_interval,
             client: self.id,
+            own_record: self.record.clone(),
             grant_lease: grant_lease(&self.settings),
             longest_wait: Arc::clone(&self.longest_wait),
             events: self.sink.clone(),

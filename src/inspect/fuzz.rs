@@ -1,8 +1,8 @@
 //! Random owner fields, and random descriptions of locks.
 
 use super::lock_state::{LockState, Side};
-use super::owner_field::OwnerField;
 use super::pattern;
+use crate::command::owner_field::OwnerField;
 use crate::command::permit;
 use crate::transport::connection::parse;
 use crate::util::fuzz::fuzz;

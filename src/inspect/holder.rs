@@ -6,9 +6,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::live::LiveAnswers;
-use super::owner_field::{self, OwnerField};
 use crate::command::client_record::ClientRecord;
 use crate::command::owner::HoldId;
+use crate::command::owner_field::{self, OwnerField};
 use crate::events::Kind;
 use crate::util::clock::{self, WallTime};
 
@@ -25,7 +25,7 @@ use crate::util::clock::{self, WallTime};
 /// | the hash of the lock, or the ids of the permits | owner, count, remaining lease | the remaining lease of a caller in a queue |
 /// | the [owner field](crate#terms) | client id, time of the request | the time of a Redisson thread, and of a holder of a fair lock |
 /// | the [token](crate::LockInfo::token) of a queue lock or of a leader | time of the grant | |
-/// | the [record](crate::Builder::announce) of the client | host, pid, program, label, version, start | Redisson; a client without a record, or a client that has ended |
+/// | the [record](crate::Builder::announce) of the client | host, pid, program, label, version, start, instance, whether its holds end with its process | Redisson; a client without a record, or a client that has ended |
 /// | the running process | thread, guard count, exact time, local waiters, holds so far | a process without an answer in time; a caller in a queue |
 ///
 /// With the feature `serde`, serialized as a structure with one field per method: durations as
@@ -43,6 +43,7 @@ pub struct HolderInfo {
     remaining: Option<Duration>,
     count: u64,
     is_idle: bool,
+    slots: Vec<u32>,
     local_waiters: Option<u64>,
     acquired: Option<u64>,
     record: Option<Arc<ClientRecord>>,
@@ -65,6 +66,7 @@ impl HolderInfo {
             remaining: None,
             count: 0,
             is_idle: false,
+            slots: Vec::new(),
             local_waiters: None,
             acquired: None,
             record: None,
@@ -77,6 +79,10 @@ impl HolderInfo {
 
     pub(super) fn with_remaining(self, remaining: Option<Duration>) -> HolderInfo {
         HolderInfo { remaining, ..self }
+    }
+
+    pub(super) fn with_slots(self, slots: Vec<u32>) -> HolderInfo {
+        HolderInfo { slots, ..self }
     }
 
     pub(super) fn with_since(self, since: Option<WallTime>) -> HolderInfo {
@@ -172,6 +178,19 @@ impl HolderInfo {
         self.record.as_ref()?.started()
     }
 
+    /// Returns the instance of the client ([`Builder::instance`](crate::Builder::instance)).
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn instance(&self) -> Option<&str> {
+        self.record.as_ref()?.instance()
+    }
+
+    /// Returns whether the hold ends with its process
+    /// ([`Builder::release_on_death`](crate::Builder::release_on_death)).
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn ends_with_process(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| record.ends_with_process())
+    }
+
     /// Returns the name of the thread that acquired the lock; for a Redisson thread, its number.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn thread(&self) -> Option<&str> {
@@ -232,6 +251,15 @@ impl HolderInfo {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_idle(&self) -> bool {
         self.is_idle
+    }
+
+    /// Returns the slots of the permits ([`Semaphore::with_slots`](crate::Semaphore::with_slots)).
+    ///
+    /// Empty for a lock, for permits without slots, and without the permission
+    /// `~leasehold_slots:*`.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn slots(&self) -> &[u32] {
+        &self.slots
     }
 
     /// Returns the number of callers of the holder's process that wait for the lock.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::holder::HolderInfo;
-use super::owner_field::{self, OwnerField};
 use super::query::{self, Inspector};
 use crate::command::client_record;
 use crate::command::leader::{self, LeaderRecord};
 use crate::command::name::Name;
+use crate::command::owner_field::{self, OwnerField};
 use crate::engine::Engine;
 use crate::engine::absence::Asked;
 use crate::error::Result;

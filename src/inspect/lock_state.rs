@@ -12,10 +12,10 @@
 use std::time::Duration;
 
 use super::holder::HolderInfo;
-use super::owner_field::{OwnerField, OwnerSuffix, time_of};
 use super::permits::PermitsState;
 use crate::command::name::Name;
 use crate::command::owner::HoldId;
+use crate::command::owner_field::{OwnerField, OwnerSuffix, time_of};
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::rules::lease_left;

@@ -1,7 +1,6 @@
 //! Queries about the holders of locks and about waiting callers.
 //!
-//! Reading order: [`owner_field`] (the fields of a lock's hash), [`lock_state`] (the hash of one
-//! lock, and its holders), [`holder`] and [`info`] (the public types), [`query`] (the commands),
+//! Reading order: [`lock_state`] (the hash of one lock, and its holders), [`holder`] and [`info`] (the public types), [`query`] (the commands),
 //! [`live`] (questions to running processes), [`locks`] (the search for locks by a pattern),
 //! [`watch`] (looks at locks with known names), [`permits`] (semaphores), [`leader`] (elections).
 //! Imports `engine` and below.
@@ -19,7 +18,6 @@ pub(crate) mod leader;
 pub(crate) mod live;
 mod lock_state;
 pub(crate) mod locks;
-mod owner_field;
 mod pattern;
 pub(crate) mod permits;
 pub(crate) mod query;

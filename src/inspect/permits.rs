@@ -8,10 +8,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::holder::HolderInfo;
-use super::owner_field::{self, OwnerField, OwnerSuffix};
 use super::query::Inspector;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
+use crate::command::owner_field::{self, OwnerField, OwnerSuffix};
 use crate::command::permit::{self, PermitId};
 use crate::command::script;
 use crate::engine::Engine;
@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::transport::call::Call;
 use crate::transport::pool::Target;
 use crate::transport::reply::{self, Reply};
-use crate::util::system::HashSet;
+use crate::util::system::{HashMap, HashSet};
 
 /// The expiry of a permit of Redisson that never expires, in milliseconds.
 const NEVER: f64 = 922_337_203_685_477.0;
@@ -41,11 +41,12 @@ pub(super) struct PermitsState {
     used: Vec<UsedPermit>,
 }
 
-/// A permit in use: its id, and the milliseconds to its expiry.
+/// A permit in use: its id, the time to its expiry, and its slot.
 #[derive(Debug)]
 struct UsedPermit {
     id: Vec<u8>,
     left: Option<Duration>,
+    slot: Option<u32>,
 }
 
 /// Consecutive permits of one client, which are one hold.
@@ -54,6 +55,7 @@ struct PermitRun {
     first: u64,
     count: u64,
     left: Option<Duration>,
+    slots: Vec<u32>,
 }
 
 impl Inspector<'_> {
@@ -98,12 +100,15 @@ impl PermitsState {
             capacity: number(2)?,
         };
         let now = number_of(part(4))?;
-        let permits = parts.into_iter().nth(3).unwrap_or(Reply::Nil).into_list()?;
-        let used = permits.chunks_exact(2).map(|pair| {
-            let expiry = number_of(&pair[1])?;
+        let slots: HashMap<_, _> = pairs(part(5))
+            .filter_map(|(slot, id)| Some((id.text()?, number_of(slot).ok()? as u32)))
+            .collect();
+        let used = pairs(part(3)).map(|(id, expiry)| {
+            let expiry = number_of(expiry)?;
             let left = Some(Duration::from_millis((expiry - now).max(0.0) as u64))
                 .filter(|_| expiry < NEVER);
-            Ok(UsedPermit { id: pair[0].clone().into_text()?, left })
+            let id = id.clone().into_text()?;
+            Ok(UsedPermit { slot: slots.get(&*id).copied(), id, left })
         });
         Ok(PermitsState { counts, used: used.collect::<Result<_>>()? })
     }
@@ -128,10 +133,17 @@ impl PermitsState {
     }
 }
 
+/// Returns the pairs of neighbours in a list; none for another reply.
+fn pairs(reply: &Reply) -> impl Iterator<Item = (&Reply, &Reply)> {
+    let parts = if let Reply::List(parts) = reply { &parts[..] } else { &[] };
+    parts.chunks_exact(2).map(|pair| (&pair[0], &pair[1]))
+}
+
 fn info_call(name: &Name, capacity: Option<u32>, subject: &[u8]) -> Call {
     let capacity = capacity.map(|capacity| capacity.to_string()).unwrap_or_default();
     let keys = [name.key(), name.expiries_key()].map(str::as_bytes);
-    Call::script(&script::SEMAPHORE_INFO, keys, [capacity.as_bytes(), subject])
+    let args = [capacity.as_bytes(), subject, name.slots_key().as_bytes()];
+    Call::script(&script::SEMAPHORE_INFO, keys, args)
 }
 
 fn number_of(part: &Reply) -> Result<f64> {
@@ -143,8 +155,8 @@ fn holders(permits: &[UsedPermit]) -> Vec<HolderInfo> {
     let mut permits: Vec<&UsedPermit> = permits.iter().collect();
     permits.sort_by(|a, b| a.id.cmp(&b.id));
     let (mut runs, mut others): (Vec<PermitRun>, Vec<HolderInfo>) = (Vec::new(), Vec::new());
-    for UsedPermit { id, left } in permits {
-        let left = *left;
+    for UsedPermit { id, left, slot } in permits {
+        let (left, slots) = (*left, Vec::from_iter(*slot));
         let is_time = |number| owner_field::time_of(number).is_some();
         let (client, number) = match permit::read(id) {
             Some(PermitId::Held(client, number)) if is_time(number) => (client, number),
@@ -160,8 +172,9 @@ fn holders(permits: &[UsedPermit]) -> Vec<HolderInfo> {
             Some(run) if run.client == client && run.first + run.count == number => {
                 run.count += 1;
                 run.left = run.left.min(left);
+                run.slots.extend(slots);
             }
-            _ => runs.push(PermitRun { client, first: number, count: 1, left }),
+            _ => runs.push(PermitRun { client, first: number, count: 1, left, slots }),
         }
     }
     runs.into_iter().map(PermitRun::holder).chain(others).collect()
@@ -170,10 +183,10 @@ fn holders(permits: &[UsedPermit]) -> Vec<HolderInfo> {
 impl PermitRun {
     fn holder(self) -> HolderInfo {
         let (client, number) = (self.client, self.first);
-        let owner = Owner::numbered(client, number).to_string();
+        let owner = Owner::numbered(client, number, "").to_string();
         let field = OwnerField { client, number, suffix: OwnerSuffix::None };
         let holder = HolderInfo::new(&owner, Some(field));
-        holder.with_count(self.count).with_remaining(self.left)
+        holder.with_count(self.count).with_remaining(self.left).with_slots(self.slots)
     }
 }
 
@@ -186,7 +199,7 @@ mod tests {
     fn permits(client: Uuid, first: u64, count: u32, left: u64) -> Vec<UsedPermit> {
         let ids = PermitIds::new(client, first, count, "".into());
         let left = Some(Duration::from_millis(left));
-        ids.iter().map(|id| UsedPermit { id: id.to_vec(), left }).collect()
+        ids.iter().map(|id| UsedPermit { id: id.to_vec(), left, slot: None }).collect()
     }
 
     #[test]
@@ -196,7 +209,8 @@ mod tests {
         let mut all = permits(one, number, 3, 70);
         all.extend(permits(one, number + 4, 1, 80));
         all.extend(permits(other, number + 3, 2, 90));
-        all.push(UsedPermit { id: vec![0xab; 16], left: None });
+        (all[0].slot, all[2].slot) = (Some(4), Some(2));
+        all.push(UsedPermit { id: vec![0xab; 16], left: None, slot: None });
         let mut found: Vec<_> = holders(&all)
             .iter()
             .map(|it| (it.client_id(), it.owner().to_owned(), it.count(), it.remaining()))

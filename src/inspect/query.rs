@@ -30,7 +30,7 @@ use crate::events::Kind;
 use crate::kind::rules::ListensTo;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
-use crate::transport::pool::request::{Failure, Outcome};
+use crate::transport::pool::request::{Outcome, into_reply};
 use crate::transport::pool::router::RoutedCall;
 use crate::transport::reply::Reply;
 use crate::util::clock::{self, Moment};
@@ -515,10 +515,6 @@ fn describe_call<'n>(
     let keys = names.map(|name| name.key().as_bytes());
     let args = [reading].into_iter().chain(tagged.iter().map(|it| it.as_bytes()));
     Call::script(&script::LOCK_INFO, keys, args)
-}
-
-fn into_reply(outcome: Outcome) -> Result<Reply> {
-    outcome.map(|reply| reply.value).map_err(Failure::into_error)
 }
 
 /// Reads the record of a client; `None` if it has none, or its key is no record.

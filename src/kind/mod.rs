@@ -32,6 +32,7 @@
 pub(crate) mod elected;
 pub(crate) mod fair;
 pub(crate) mod fenced;
+pub(crate) mod holders;
 pub(crate) mod named;
 pub(crate) mod plain;
 pub(crate) mod queued;

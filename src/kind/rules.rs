@@ -67,6 +67,8 @@ pub(crate) struct AcquireArgs<'a> {
     pub(crate) capacity: Option<u32>,
     /// Whether the reply has to tell of another capacity.
     pub(crate) asks_capacity: bool,
+    /// Whether each permit gets a slot.
+    pub(crate) with_slots: bool,
     /// How long others know that a caller of a read-write lock waits: zero if it does not. `None`
     /// if the caller ignores the turns of others.
     pub(crate) announced: Option<Duration>,
@@ -105,6 +107,8 @@ pub(crate) struct PermitRequest {
     pub(crate) count: u32,
     /// The capacity that a semaphore without one gets.
     pub(crate) capacity: Option<u32>,
+    /// Whether each permit gets a number that no other has.
+    pub(crate) with_slots: bool,
 }
 
 /// The message that a refusing script publishes to the listener of the caller's client.
@@ -305,6 +309,14 @@ pub(crate) trait KindRules: RefUnwindSafe + Send + Sync {
     fn other_capacity(&self, reply: &Reply) -> Option<i64> {
         let _ = reply;
         None
+    }
+
+    /// Returns the slots of the permits, as the reply to an acquire says that granted them.
+    ///
+    /// Empty for permits without slots, and for a kind without permits.
+    fn slots(&self, reply: &Reply) -> Box<[u32]> {
+        let _ = reply;
+        Box::default()
     }
 
     /// Returns the call that ends a hold; [`read_release`] reads its reply.

@@ -52,13 +52,13 @@ fn claimant(owner: &Owner) -> &[u8] {
     owner.permits().map_or(b"", |permits| permits.claimant().as_bytes())
 }
 
-/// Reads the first two numbers of a reply to an acquire, and the third if there is one.
+/// Reads the first two numbers of a reply to an acquire, and the third if it is a capacity.
 fn numbers(reply: &Reply) -> Option<(i64, i64, Option<i64>)> {
     let Reply::List(parts) = reply else { return None };
     match parts[..] {
         [Reply::Int(first), Reply::Int(second)] => Some((first, second, None)),
-        [Reply::Int(first), Reply::Int(second), Reply::Int(third)] => {
-            Some((first, second, Some(third)))
+        [Reply::Int(first), Reply::Int(second), Reply::Int(third), ..] => {
+            Some((first, second, (third >= 0).then_some(third)))
         }
         _ => None,
     }
@@ -170,7 +170,9 @@ impl KindRules for Permits {
         let claimant = if waits { claimant(args.owner) } else { b"" };
         let first = [lease.as_bytes(), capacity.as_bytes(), channel.as_bytes(), claimant];
         let argv = first.into_iter().chain(ids(args.owner));
-        Call::script(&script::SEMAPHORE_ACQUIRE, keys(args.name), argv)
+        let slots = args.with_slots.then(|| args.name.slots_key().as_bytes());
+        let keys = Vec::from_iter(keys(args.name).into_iter().chain(slots));
+        Call::script(&script::SEMAPHORE_ACQUIRE, keys, argv)
     }
 
     fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
@@ -191,6 +193,15 @@ impl KindRules for Permits {
 
     fn other_capacity(&self, reply: &Reply) -> Option<i64> {
         numbers(reply)?.2
+    }
+
+    fn slots(&self, reply: &Reply) -> Box<[u32]> {
+        let Reply::List(parts) = reply else { return Box::default() };
+        let slot = |part: &Reply| match part {
+            Reply::Int(slot) => u32::try_from(*slot).ok(),
+            _ => None,
+        };
+        parts.iter().skip(3).filter_map(slot).collect()
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {

@@ -161,9 +161,9 @@ impl PermitQueue {
         self.entry(ticket).is_some_and(|entry| entry.has_claimed)
     }
 
-    /// Returns whether callers wait for permits without a lease.
-    pub(super) fn awaits_plain_permits(&self) -> bool {
-        self.entries.iter().any(|entry| entry.waiter.claimant.is_none())
+    /// Returns whether callers wait for permits with a lease, or without.
+    pub(super) fn awaits_permits_with(&self, lease: bool) -> bool {
+        self.entries.iter().any(|entry| entry.waiter.claimant.is_some() == lease)
     }
 
     /// Returns the oldest caller for leased permits, for a poll at `now`.

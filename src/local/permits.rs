@@ -63,9 +63,9 @@ impl PermitCallers {
         self.queue.lock().hint(permits);
     }
 
-    /// Returns whether callers wait for permits without a lease.
-    pub(crate) fn await_plain_permits(&self) -> bool {
-        self.queue.lock().awaits_plain_permits()
+    /// Returns whether callers wait for permits with a lease, or without.
+    pub(crate) fn await_permits_with(&self, lease: bool) -> bool {
+        self.queue.lock().awaits_permits_with(lease)
     }
 
     /// Returns whether callers wait for permits.

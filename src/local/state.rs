@@ -39,6 +39,8 @@ pub(super) struct LocalState {
     pub(super) poll_wakes_head: bool,
     /// The moment of the next poll, if one is planned before the next regular poll.
     pub(super) next_early_poll: Option<Moment>,
+    /// The moment of the last look for holders whose process is gone, by a refused caller.
+    pub(super) last_look: Moment,
     /// The round of the latch at the last look of this process; 0 before the first look.
     pub(super) latch_round: u64,
 }

@@ -90,6 +90,30 @@ impl Local {
         state.polled
     }
 
+    /// Returns whether callers wait for the end of holds.
+    pub(crate) fn awaits_holders(&self) -> bool {
+        let state = self.state.lock();
+        let awaits_lock = !state.queue.is_empty() || !state.waiters.is_empty();
+        drop(state);
+        awaits_lock || self.awaits_permits()
+    }
+
+    /// Returns whether callers wait for permits with a lease.
+    pub(crate) fn awaits_permits(&self) -> bool {
+        self.known_permits().is_some_and(|callers| callers.await_permits_with(true))
+    }
+
+    /// Returns whether a refused caller has to look for holders whose process is gone: at most once
+    /// in this span.
+    pub(crate) fn takes_look(&self, now: Moment, span: Duration) -> bool {
+        let last = &mut self.state.lock().last_look;
+        let is_due = *last == Moment::START || last.until(now) >= span;
+        if is_due {
+            *last = now;
+        }
+        is_due
+    }
+
     /// Returns whether the latch is in another round than at the last call.
     ///
     /// 0 is a round without a number, which may be any.

@@ -10,6 +10,7 @@ pub(super) enum CounterMetric {
     Acquired,
     PassedLocally,
     Lingered,
+    Freed,
     Released,
     ReleasedAfterExpiry,
     LostExpired,
@@ -51,7 +52,7 @@ pub(super) enum HistogramMetric {
 }
 
 /// Name, reason of a loss, and description of each counter.
-pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 14] = [
+pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 15] = [
     (
         CounterMetric::Acquired,
         "leasehold_lock_acquired_total",
@@ -69,6 +70,12 @@ pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 14] = [
         "leasehold_lock_lingered_total",
         None,
         "Holds that lingered and were taken over, without a round trip",
+    ),
+    (
+        CounterMetric::Freed,
+        "leasehold_lock_freed_total",
+        None,
+        "Holds of processes that are gone, which this client has released",
     ),
     (
         CounterMetric::Released,

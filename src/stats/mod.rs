@@ -67,6 +67,7 @@ pub struct Stats {
     acquired: u64,
     passed_locally: u64,
     lingered: u64,
+    freed: u64,
     released_after_expiry: u64,
     lost_expired: u64,
     lost_gone: u64,
@@ -106,6 +107,15 @@ impl Stats {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn lingered(&self) -> u64 {
         self.lingered
+    }
+
+    /// Returns the number of holds of other clients that this client has released, because their
+    /// process is gone or its instance has started again.
+    ///
+    /// See [`Builder::release_on_death`](crate::Builder::release_on_death).
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn freed(&self) -> u64 {
+        self.freed
     }
 
     /// Returns the number of holds whose last guard has ended.
@@ -279,6 +289,7 @@ impl fmt::Debug for Stats {
             acquired,
             passed_locally,
             lingered,
+            freed,
             released_after_expiry,
             lost_expired,
             lost_gone,
@@ -298,6 +309,7 @@ impl fmt::Debug for Stats {
             .field("acquired", acquired)
             .field("passed_locally", passed_locally)
             .field("lingered", lingered)
+            .field("freed", freed)
             .field("released", &self.released())
             .field("released_after_expiry", released_after_expiry)
             .field("lost_expired", lost_expired)
@@ -341,6 +353,7 @@ pub(crate) struct StatsRecorder {
     acquired: Counter,
     passed_locally: Counter,
     lingered: Counter,
+    freed: Counter,
     released_after_expiry: Counter,
     lost_expired: Counter,
     lost_gone: Counter,
@@ -386,6 +399,11 @@ impl StatsRecorder {
     /// Counts a take-over of a hold that lingered.
     fn taken_over(&self) {
         self.lingered.add(1);
+    }
+
+    /// Counts a hold of a process that is gone.
+    fn freed(&self) {
+        self.freed.add(1);
     }
 
     /// Counts the end of the last guard of a hold.
@@ -440,6 +458,7 @@ impl StatsRecorder {
             acquired: self.acquired.get(),
             passed_locally: self.passed_locally.get(),
             lingered: self.lingered.get(),
+            freed: self.freed.get(),
             refused: self.refused.get(),
             timed_out: self.timed_out.get(),
             cancelled: self.cancelled.get(),
@@ -473,6 +492,7 @@ mod tests {
         times(100, || recorder.acquired());
         times(2, || recorder.passed_locally());
         times(16, || recorder.taken_over());
+        times(17, || recorder.freed());
         times(3, || recorder.released(Duration::ZERO, false));
         times(20, || recorder.released(Duration::ZERO, true));
         times(4, || recorder.lost(LostReason::Expired));
@@ -492,6 +512,7 @@ mod tests {
             "acquired: 100",
             "passed_locally: 2",
             "lingered: 16",
+            "freed: 17",
             "released: 23",
             "released_after_expiry: 3",
             "lost_expired: 4",

@@ -52,6 +52,12 @@ impl Series<'_> {
         self.move_from(from);
     }
 
+    /// Counts a hold of a process that is gone, which this client has released.
+    pub(crate) fn freed(&self) {
+        self.recorder.freed();
+        self.exported.count(CounterMetric::Freed);
+    }
+
     /// Counts a hold of this series in the gauge, instead of one of the series `from`.
     fn move_from(&self, from: &Series<'_>) {
         if !self.exported.is_same(&from.exported) {

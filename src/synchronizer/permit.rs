@@ -62,6 +62,22 @@ impl Permit {
         self.handle.hold().owner().permits().map_or(1, |permits| permits.count())
     }
 
+    /// Returns the [slot](crate::Semaphore::with_slots) of the permit; of several the first one.
+    ///
+    /// `None` if the semaphore gives no slots. Does not block, no round trip.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn slot(&self) -> Option<u32> {
+        self.slots().first().copied()
+    }
+
+    /// Returns the [slots](crate::Semaphore::with_slots) of the permits, one for each.
+    ///
+    /// Empty if the semaphore gives no slots. Does not block, no round trip.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn slots(&self) -> &[u32] {
+        self.handle.hold().slots()
+    }
+
     /// Returns an error if the lease is lost. Does not block, no round trip.
     ///
     /// Compares the deadline of the lease with the clock. Call it before each step that needs the
@@ -125,6 +141,7 @@ impl fmt::Debug for Permit {
             .field("name", &self.handle.name())
             .field("owner", self.handle.hold().owner())
             .field("count", &self.count())
+            .field("slots", &self.slots())
             .field("remaining", &self.handle.remaining())
             .finish()
     }

@@ -16,6 +16,7 @@ pub(crate) use simulation::*;
     allow(dead_code, unused_imports, reason = "the model checker has its own mutexes")
 )]
 mod real {
+    pub(crate) use crate::util::platform::process;
     pub(crate) use crossbeam_channel as channel;
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::collections::{HashMap, HashSet};
@@ -139,7 +140,7 @@ mod real {
 mod simulation {
     pub(crate) use simulated::map::{HashMap, HashSet};
     pub(crate) use simulated::sync::{Condvar, Mutex, MutexGuard, OnceLock};
-    pub(crate) use simulated::{channel, process_id, random_bytes, thread, thread_local};
+    pub(crate) use simulated::{channel, process, process_id, random_bytes, thread, thread_local};
 
     macro_rules! per_process {
         ($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;) => {

@@ -14,7 +14,11 @@
 //! next round write it again. The thread deletes the record when it ends, so that no later renewal
 //! can bring it back. If the minimum of a released hold still runs then, the record expires with
 //! it: until then it names the former holder.
+//!
+//! A record that says when others may end the holds of the client is written when the client starts,
+//! before its first hold, and lives as long as its longest lease.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -52,7 +56,10 @@ const DELETION_LIMIT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Announcer {
     client: Uuid,
-    record: ClientRecord,
+    /// Whether others may end the holds of the client.
+    is_mortal: AtomicBool,
+    /// Milliseconds of the longest lease so far.
+    longest_lease: AtomicU64,
     listeners: Arc<Listeners>,
     /// Whether the client has had no hold yet.
     has_no_hold: AtomicBool,
@@ -63,6 +70,9 @@ pub(crate) struct Announcer {
 
 #[derive(Debug)]
 struct RecordStatus {
+    record: ClientRecord,
+    /// Whether the record has changed since the pending command was sent.
+    has_changed: bool,
     state: RecordState,
     /// The connection of the last command, which the deletion has to follow.
     connection: Option<ConnectionId>,
@@ -141,12 +151,43 @@ impl RecordState {
 
 impl Announcer {
     /// Announces this process as `client`.
-    pub(crate) fn new(client: Uuid, label: Option<&str>, listeners: Arc<Listeners>) -> Announcer {
-        let record = ClientRecord::of_this_process(label);
-        let status = RecordStatus { state: RecordState::Silent, connection: None };
+    pub(crate) fn new(
+        client: Uuid,
+        record: ClientRecord,
+        lease: Duration,
+        listeners: Arc<Listeners>,
+    ) -> Announcer {
+        let is_mortal = AtomicBool::new(record.is_mortal());
+        let (state, connection) = (RecordState::Silent, None);
+        let status = RecordStatus { record, has_changed: false, state, connection };
         let (has_no_hold, last_minimum) = (AtomicBool::new(true), AtomicU64::default());
+        let longest_lease = AtomicU64::new(millis(lease));
         let status = Mutex::new(status);
-        Announcer { client, record, listeners, has_no_hold, last_minimum, status }
+        Announcer { client, is_mortal, longest_lease, listeners, has_no_hold, last_minimum, status }
+    }
+
+    /// Notes the lease of a hold. Returns whether the watchdog has to renew the record, which lives
+    /// as long as the longest lease if others may end the holds of the client.
+    fn outlives(&self, lease: Duration) -> bool {
+        let lease = millis(lease);
+        if lease <= self.longest_lease.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.longest_lease.fetch_max(lease, Ordering::Relaxed);
+        let renews = self.is_mortal.load(Ordering::Relaxed) && lease > millis(LIFETIME);
+        if renews {
+            let mut status = self.status.lock();
+            status.state = status.state.at(clock::now(), false, true);
+        }
+        renews
+    }
+
+    /// Returns the time for which the record stays without a renewal.
+    fn lifetime(&self) -> Duration {
+        if !self.is_mortal.load(Ordering::Relaxed) {
+            return LIFETIME;
+        }
+        LIFETIME.max(Duration::from_millis(self.longest_lease.load(Ordering::Relaxed)))
     }
 
     /// Returns whether a hold is the first of the client, which the caller has counted.
@@ -158,9 +199,12 @@ impl Announcer {
     /// Applies the reply to the pending command, or its failure.
     fn settle(&self, outcome: Result<CallReply>) {
         let outcome = outcome.map(|reply| reply.value);
-        let mut status = self.status.lock();
+        let (mut status, now) = (self.status.lock(), clock::now());
         let before = status.state;
-        status.state = before.after(clock::now(), &outcome);
+        status.state = before.after(now, &outcome);
+        if mem::take(&mut status.has_changed) && status.state != RecordState::Refused {
+            status.state = RecordState::Unwritten(now);
+        }
         drop(status);
         match outcome {
             // Not after a renewal: the user may not have the permission to listen.
@@ -170,7 +214,7 @@ impl Announcer {
             Ok(_) => {}
             Err(error) if error.is_final() => {
                 self.listeners.need_not_stay();
-                warn_of_refusal(&error);
+                warn_of_refusal(&error, self.is_mortal.load(Ordering::Relaxed));
             }
             Err(error) => log_debug("could not be written or renewed", &error),
         }
@@ -189,14 +233,14 @@ impl Watchdog {
         status.state = status.state.at(now, has_begun, servers_may_have_changed);
         let Some(step) = status.state.due(now) else { return status.state.next_look(now) };
         status.state = RecordState::Pending { step, is_outdated: false };
+        let command = match step {
+            RecordStep::Write => status.record.write(announcer.client, announcer.lifetime()),
+            RecordStep::Renew => client_record::expiry(announcer.client, announcer.lifetime()),
+        };
         // The same connection again: it is made anew after a failure. Any other one may be dead
         // too.
         let connection = status.connection;
         drop(status);
-        let command = match step {
-            RecordStep::Write => announcer.record.write(announcer.client),
-            RecordStep::Renew => client_record::renewal(announcer.client),
-        };
         let settled = Arc::clone(announcer);
         let task = BackgroundTask::new(Moment::START).then(move |outcome| settled.settle(outcome));
         let request = Request::background(command, task);
@@ -206,6 +250,52 @@ impl Watchdog {
             self.router.send_background(Request::background_once(heartbeat), Some(connection));
         }
         Moment::END
+    }
+
+    /// Writes the record of a client whose holds others may end, before its first hold. One round
+    /// trip, none for any other client.
+    ///
+    /// Without a reply the watchdog writes the record again.
+    pub(crate) fn announce_first(&self, limit: &Limit<'_>) {
+        let is_mortal = |it: &&Arc<Announcer>| it.is_mortal.load(Ordering::Relaxed);
+        let Some(announcer) = self.announcer.as_ref().filter(is_mortal) else { return };
+        let mut status = announcer.status.lock();
+        status.state = RecordState::Pending { step: RecordStep::Write, is_outdated: false };
+        let command = status.record.write(announcer.client, announcer.lifetime());
+        drop(status);
+        let outcome = self.router.call(command, Target::Any, limit);
+        if let Ok(reply) = &outcome {
+            announcer.status.lock().connection = Some(reply.connection);
+        }
+        announcer.settle(outcome);
+    }
+
+    /// Has the holds of the client end with this process and a process group, and the groups before.
+    ///
+    /// Returns false if the client has no record, or if the system does not tell of processes.
+    pub(crate) fn end_with_group(&self, group: u32) -> bool {
+        let Some(announcer) = &self.announcer else { return false };
+        let mut status = announcer.status.lock();
+        let is_refused = status.state == RecordState::Refused;
+        if is_refused || !status.record.end_with_process(Some(group)) {
+            return false;
+        }
+        announcer.is_mortal.store(true, Ordering::Relaxed);
+        match status.state {
+            RecordState::Written(_) => status.state = RecordState::Unwritten(clock::now()),
+            RecordState::Pending { .. } => status.has_changed = true,
+            RecordState::Silent | RecordState::Unwritten(_) | RecordState::Refused => {}
+        }
+        drop(status);
+        self.parker.unpark();
+        true
+    }
+
+    /// Keeps the record of the client for as long as a hold with this lease may last.
+    pub(crate) fn keep_record_for(&self, lease: Duration) {
+        if self.announcer.as_ref().is_some_and(|announcer| announcer.outlives(lease)) {
+            self.parker.unpark();
+        }
     }
 
     /// Has the record outlast the client until this moment, if that is in the future.
@@ -228,30 +318,41 @@ impl Watchdog {
         let now = clock::now();
         let last_minimum = Moment::from_nanos(announcer.last_minimum.load(Ordering::Relaxed));
         let left = now.until(last_minimum);
-        let end = if left.is_zero() {
-            client_record::deletion(announcer.client)
+        let ends = if left.is_zero() {
+            vec![client_record::deletion(announcer.client)]
         } else {
-            client_record::expiry(announcer.client, left)
+            // What the client leaves detached is left on purpose.
+            vec![
+                client_record::become_immortal(announcer.client),
+                client_record::expiry(announcer.client, left),
+            ]
         };
-        let routed = self.router.queue(end, Target::Only(connection));
         let limit = Limit::at(now + DELETION_LIMIT);
-        if let (_, Err(failure)) = self.router.wait_without_retry(routed, &limit) {
-            log_debug("was not deleted, so it expires", &failure.into_error());
+        let queue = |end| self.router.queue(end, Target::Only(connection));
+        for routed in ends.into_iter().map(queue).collect::<Vec<_>>() {
+            if let (_, Err(failure)) = self.router.wait_without_retry(routed, &limit) {
+                log_debug("was not deleted, so it expires", &failure.into_error());
+            }
         }
     }
 }
 
-fn warn_of_refusal(error: &Error) {
+fn millis(span: Duration) -> u64 {
+    clock::millis(span).unsigned_abs()
+}
+
+fn warn_of_refusal(error: &Error, is_mortal: bool) {
     let advice = match error.code() {
         Some("NOPERM") => {
             "permit ~leasehold_client:* +evalsha +script|load +hset +pexpire +del, or "
         }
         _ => "",
     };
+    let effect = if is_mortal { ", and end none of its holds" } else { "" };
     log::warn!(
         logger: LINES, target: log_target::CLIENT,
         error:% = error.with_causes(), server = error.server();
-        "other processes cannot see which process this client is, because its record was \
+        "other processes cannot see which process this client is{effect}, because its record was \
          refused; {advice}build the client with announce(false): {}", error.with_causes()
     );
 }

@@ -18,7 +18,8 @@
 //!    verifies all holds of servers that may have lost their data: servers that do not report the
 //!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), sends queue heartbeats for the callers that wait for
-//!    queue locks ([`queue_heartbeats`]), audits new servers (`audit.rs`), and
+//!    queue locks ([`queue_heartbeats`]), releases the holds of processes that are gone
+//!    ([`dead_holders`]), audits new servers (`audit.rs`), and
 //!    logs outages ([`health_report`]).
 //! 5. Writes or renews the record of the client in the background ([`client_record`]).
 //! 6. Announces the leaders of elections again, if that is due ([`leader_records`]).
@@ -28,6 +29,7 @@
 
 mod batches;
 mod client_record;
+mod dead_holders;
 mod health_report;
 mod leader_records;
 mod polls;
@@ -51,6 +53,7 @@ use uuid::Uuid;
 
 use crate::audit::Auditor;
 use crate::cancel::Limit;
+use crate::command::client_record::ClientRecord;
 use crate::error::{Error, Result};
 use crate::events::{Event, EventSink, Reconnected};
 use crate::local::Local;
@@ -69,6 +72,7 @@ use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::system::thread::JoinHandle;
 use crate::util::threads;
+use dead_holders::Fates;
 use leader_records::Announcements;
 use replication_ids::ReplicationIds;
 use timers::Timers;
@@ -96,6 +100,8 @@ pub(crate) struct WatchdogSettings {
     pub(crate) poll_interval: Duration,
     /// The id of the client.
     pub(crate) client: Uuid,
+    /// The record of the client at its start, to compare those of others with.
+    pub(crate) own_record: ClientRecord,
     /// The longest lease of a grant by message.
     pub(crate) grant_lease: Duration,
     /// The longest wait for a reply.
@@ -124,6 +130,8 @@ pub(crate) struct Watchdog {
     /// The pause between such rounds: the commands of a round may need new connections.
     doubts: Mutex<GrowingPause>,
     replication_ids: ReplicationIds,
+    /// What the records of other clients say about the end of their holds.
+    fates: Fates,
     /// The generation of the last round.
     generation: Mutex<Generation>,
     stop: AtomicBool,
@@ -179,6 +187,7 @@ impl Watchdog {
             server_may_have_changed: AtomicBool::new(false),
             doubts: Mutex::default(),
             replication_ids: ReplicationIds::default(),
+            fates: Fates::default(),
             generation: Mutex::default(),
             stop: AtomicBool::new(false),
         }
@@ -214,6 +223,7 @@ impl Watchdog {
     /// A topology change since then has renewed only the holds that were watched already, so all
     /// holds are renewed once more.
     pub(crate) fn watch_granted(&self, watched: WatchedHold, generation: Generation) {
+        self.keep_record_for(watched.hold.lease());
         self.watch(watched);
         if self.router.generation() != generation {
             self.renew_all.store(true, Ordering::Release);
@@ -432,6 +442,7 @@ mod tests {
             heartbeat_interval: SECOND,
             poll_interval: SECOND,
             client: Uuid::nil(),
+            own_record: ClientRecord::default(),
             grant_lease: SECOND,
             longest_wait: Arc::new(LongestWait::new(SECOND)),
             events: EventSink::default(),

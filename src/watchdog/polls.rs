@@ -39,6 +39,7 @@ impl Watchdog {
         self.find_free(polled.cloned().collect());
         self.poll_waiters(&locks);
         self.poll_counts(&locks);
+        self.end_holds_of_dead(&locks);
         locks.into_iter().for_each(|local| self.plan_poll(local));
         // Dropped without the mutex.
         let _planned = self.timers.lock().replace_fired_polls(Vec::new());
@@ -147,7 +148,7 @@ impl CountPoll {
     /// Returns the poll of a plain semaphore; `None` if no caller waits for its permits.
     fn of_permits(local: &Arc<Local>) -> Option<CountPoll> {
         let callers = local.known_permits()?;
-        callers.await_plain_permits().then(|| CountPoll {
+        callers.await_permits_with(false).then(|| CountPoll {
             local: Arc::clone(local),
             awaited: Awaited::Permits(Arc::clone(callers)),
         })

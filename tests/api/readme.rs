@@ -76,6 +76,7 @@ fn the_settings_table_states_the_defaults() {
     assert_eq!(defaults.remove("server").as_deref(), Some("None"));
     assert_eq!(defaults.remove("events").as_deref(), Some("false"));
     assert_eq!(defaults.remove("label").as_deref(), Some("None"));
+    assert_eq!(defaults.remove("instance").as_deref(), Some("None"));
     assert_eq!(settings(), defaults, "the page against Client::builder()");
 }
 

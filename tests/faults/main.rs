@@ -3,6 +3,7 @@
 use leasehold_harness as harness;
 
 mod counts;
+mod dead_holders;
 mod election;
 mod fake_server;
 mod known_losses;

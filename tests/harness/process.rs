@@ -21,6 +21,7 @@ use super::spawned::Spawned;
 use super::wait::BOUND;
 use std::env;
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -71,8 +72,23 @@ impl ChildProcess {
 
     /// Starts like `start`, with more environment variables.
     pub fn start_with(entry: &str, role: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let program = env::current_exe().expect("a running program has a path");
-        let mut command = Command::new(program);
+        Self::run(Command::new(own_program()), entry, role, args, variables)
+    }
+
+    /// Starts like `start`, by a program that gets this one as its last arguments.
+    pub fn start_by(wrapper: &[&str], entry: &str, role: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(wrapper[0]);
+        command.args(&wrapper[1..]).arg(own_program());
+        Self::run(command, entry, role, args, &[])
+    }
+
+    fn run(
+        mut command: Command,
+        entry: &str,
+        role: &str,
+        args: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         command
             .args(["--exact", entry, "--include-ignored", "--nocapture"])
             .env(ROLE, role)
@@ -200,6 +216,10 @@ impl Drop for ChildProcess {
             let _ = reader.join();
         }
     }
+}
+
+fn own_program() -> PathBuf {
+    env::current_exe().expect("a running program has a path")
 }
 
 fn read_on_thread(output: ChildStdout, sender: Sender<String>) -> JoinHandle<()> {

@@ -27,6 +27,9 @@ const LEADERS: &str = "leasehold_leader:";
 const PERMITS: &str = "semaphore-";
 const EXPIRIES: &str = "{semaphore-";
 
+/// The prefix of the slots of semaphores, which stay as the semaphores do.
+const SLOTS: &str = "leasehold_slots:";
+
 /// The prefix of plain semaphores, whose permits the check of the history counts.
 const COUNTS: &str = "count-";
 
@@ -119,7 +122,7 @@ pub fn by_ended_workers<S: Inspected>(
     let keys = masters.iter().flat_map(Inspected::keys);
     let mut left = acquire(keys.filter_map(|key| abandoned(&key)).collect());
     let mut on_servers = Vec::new();
-    let kept = [COUNTERS, REQUESTS, LATCHES, ROUNDS, TURNS];
+    let kept = [COUNTERS, SLOTS, REQUESTS, LATCHES, ROUNDS, TURNS];
     holds_within(ENDED, || {
         on_servers.clear();
         for server in masters {
@@ -158,10 +161,10 @@ fn is_kept_by_idle_workers(plan: &Plan, key: &str) -> bool {
         || plan.work.resized > 0;
     // A reader that has given up, or has got its lock another way, is announced for a while.
     let some = [
-        COUNTERS, QUEUES, LATCHES, ROUNDS, TURNS, REQUESTS, WAITERS, CLIENTS, LEADERS, PERMITS,
-        EXPIRIES,
+        COUNTERS, SLOTS, QUEUES, LATCHES, ROUNDS, TURNS, REQUESTS, WAITERS, CLIENTS, LEADERS,
+        PERMITS, EXPIRIES,
     ];
-    let kept = if expires { &some[..] } else { &some[..5] };
+    let kept = if expires { &some[..] } else { &some[..6] };
     kept.iter().any(|prefix| key.starts_with(prefix))
 }
 

@@ -120,6 +120,7 @@ fn assert_kept(layout: Layout) {
     let mut plan = Plan::everything(layout, seed(), span());
     plan.faults.retain(|fault| fault.is_of_processes());
     plan.work.lingering = if layout == Layout::Five { 0 } else { 20 };
+    plan.work.mortal = true;
     run(&plan).assert_kept_and_busy();
 }
 

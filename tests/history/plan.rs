@@ -78,6 +78,8 @@ pub struct Work {
     pub renewed: u8,
     /// The linger time of half of the requests, as a percentage of their renewed lease: at most 50.
     pub lingering: u8,
+    /// Whether the holds of a worker end with its process.
+    pub mortal: bool,
     pub poll_interval: Duration,
     pub response_timeout: Duration,
     /// The number of replicas that acknowledge each hold.
@@ -163,6 +165,7 @@ impl Plan {
             leases: [Duration::from_secs(3), Duration::from_secs(8)],
             renewed: 100,
             lingering: 0,
+            mortal: false,
             poll_interval: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
             min_replicas: 0,

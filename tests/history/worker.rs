@@ -63,6 +63,7 @@ impl Arguments {
             millis(work.checked),
             work.renewed.to_string(),
             work.lingering.to_string(),
+            work.mortal.to_string(),
         ]
     }
 
@@ -94,6 +95,7 @@ impl Arguments {
             checked: span(24),
             renewed: u8::try_from(number(25)).expect("a percentage"),
             lingering: u8::try_from(number(26)).expect("a percentage"),
+            mortal: words[27] == "true",
         };
         let (topology, urls) = (words[0].clone(), list(1).collect());
         Arguments { topology, urls, store_url: words[2].clone(), seed: number(3), work }
@@ -181,6 +183,7 @@ fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
         leases: [span(10), span(11)],
         renewed: 150,
         lingering: 40,
+        mortal: true,
         poll_interval: span(12),
         response_timeout: span(13),
         fenced: true,

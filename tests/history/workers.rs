@@ -146,8 +146,9 @@ impl<'a> Workers<'a> {
 
     fn keep_records(&mut self, process: &Process, lines: &[String]) {
         let records = lines.iter().filter_map(|line| Record::parse(line)).collect();
-        let worker =
-            Worker { lease: process.lease, killed: process.killed, linger: 0, stalls: Vec::new() };
+        let mortal_at = self.plan.work.mortal.then_some(0);
+        let (lease, killed, stalls) = (process.lease, process.killed, Vec::new());
+        let worker = Worker { lease, killed, mortal_at, linger: 0, stalls };
         self.ended.insert(process.index, (worker, records));
     }
 }

@@ -62,7 +62,7 @@ fn use_locks(one: &Client, two: &Client) {
 fn use_synchronizers(client: &Client) {
     for number in 0..NAMES {
         let name = |kind: &str| format!("{kind}:{number}");
-        let semaphore = client.semaphore(name("semaphore")).with_permits(2);
+        let semaphore = client.semaphore(name("semaphore")).with_permits(2).with_slots();
         drop(semaphore.acquire().expect("free"));
         let stock = client.plain_semaphore(name("stock"));
         assert!(stock.try_set_permits(2).expect("an answer"));
@@ -80,6 +80,7 @@ fn every_key_expires_or_is_documented_to_stay() {
     let expected = [
         "`redisson_lock_token:{<name>}`",
         "the name of a semaphore",
+        "`leasehold_slots:{<name>}`",
         "the name of a plain semaphore",
     ];
     assert_eq!(documented, expected);
@@ -90,7 +91,9 @@ fn every_key_expires_or_is_documented_to_stay() {
     use_synchronizers(&one);
     let of_locks = ["fenced", "queue", "election"].into_iter().flat_map(names);
     let of_counts = ["semaphore", "stock"].into_iter().flat_map(names);
-    let stay: BTreeSet<_> = of_locks.map(|name| token_key(&name)).chain(of_counts).collect();
+    let slots = names("semaphore").into_iter().map(|name| format!("leasehold_slots:{{{name}}}"));
+    let stay: BTreeSet<_> =
+        of_locks.map(|name| token_key(&name)).chain(of_counts).chain(slots).collect();
     eventually("the releases arrive", || permanent_keys(&server) == stay);
 }
 

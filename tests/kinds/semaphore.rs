@@ -717,3 +717,115 @@ fn many_threads_of_two_clients_never_take_more_than_the_capacity() {
     drop((one, two, direct, others));
     nothing_is_left(&server);
 }
+
+/// Returns the slots of permits.
+fn slots_of<'p>(permits: impl IntoIterator<Item = &'p Permit>) -> Vec<u32> {
+    permits.into_iter().flat_map(Permit::slots).copied().collect()
+}
+
+#[test]
+fn a_permit_has_the_smallest_slot_that_is_free() {
+    let server = Server::start();
+    let (client, other) = (client(&server), other(&server));
+    let gpus = semaphore(&client, 4).with_slots();
+    let (first, two) = (take(&gpus, 1), take(&semaphore(&other, 4).with_slots(), 2));
+    assert_eq!((first.slot(), two.slots()), (Some(0), &[1, 2][..]));
+    first.release().expect("held");
+    let rest = take(&gpus, 2);
+    assert_eq!(rest.slots(), [0, 3]);
+    assert!(format!("{rest:?}").contains("slots: [0, 3]"), "{rest:?}");
+    let infos = gpus.holders().expect("the server answers");
+    let mut slots: Vec<_> = infos.iter().map(|holder| holder.slots().to_vec()).collect();
+    slots.sort();
+    assert_eq!(slots, [[0, 3], [1, 2]]);
+    let locks = client.lock_info("a").expect("the server answers").expect("a semaphore");
+    assert!(locks.holders().iter().all(|holder| holder.slots().len() == 2));
+}
+
+#[test]
+fn permits_without_slots_take_none() {
+    let server = Server::start();
+    let client = client(&server);
+    let plain = take(&semaphore(&client, 3), 1);
+    assert_eq!((plain.slot(), plain.slots().len()), (None, 0));
+    let gpus = semaphore(&client, 3).with_slots();
+    let permits = [take(&gpus, 1), take(&gpus, 1)];
+    assert_eq!(slots_of(&permits), [0, 1]);
+    // The permit of another library.
+    server.ask::<()>(&["ZADD", EXPIRIES, "99999999999999", "java"]);
+    let [first, _second] = permits;
+    drop(first);
+    eventually("the permit is back", || counts(&gpus).1 == 3);
+    assert_eq!(take(&gpus, 1).slot(), Some(0));
+}
+
+#[test]
+fn after_a_resize_to_fewer_slots_are_below_the_new_capacity() {
+    let server = Server::start();
+    let gpus = semaphore(&client(&server), 4).with_slots();
+    let permits: Vec<_> = (0..4).map(|_| take(&gpus, 1)).collect();
+    gpus.resize(2).expect("the server answers");
+    assert_eq!(slots_of(&permits), [0, 1, 2, 3], "permits in use keep theirs");
+    let mut permits = permits.into_iter();
+    drop(permits.by_ref().take(3).collect::<Vec<_>>());
+    eventually("permits are back", || counts(&gpus).1 == 1);
+    assert_eq!(take(&gpus, 1).slot(), Some(0));
+    assert_eq!(slots_of(permits.as_slice()), [3]);
+}
+
+#[test]
+fn the_slots_of_a_permit_whose_lease_has_ended_are_free() {
+    let server = Server::start();
+    let gpus = semaphore(&client(&server), 2).with_slots();
+    let brief = take(&gpus.clone().with_lease(BRISK), 2);
+    assert_eq!(brief.slots(), [0, 1]);
+    let next = gpus.acquire().expect("after the lease");
+    assert_eq!((next.slot(), brief.is_held()), (Some(0), false));
+    // Only the keys that a semaphore leaves behind.
+    drop((brief, next));
+    eventually("all permits are back", || server.ask::<u32>(&["ZCARD", EXPIRIES]) == 0);
+    assert_eq!(server.keys(), ["a", "leasehold_slots:{a}"]);
+}
+
+/// Threads of several clients take one to three permits, without a pause.
+#[test]
+fn no_two_valid_permits_have_one_slot() {
+    let server = Server::start();
+    let used = Mutex::new(std::collections::HashSet::new());
+    thread::scope(|scope| {
+        for worker in 0..8 {
+            let gpus = semaphore(&polling(&server), 7).with_slots();
+            let used = &used;
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let permit = gpus.acquire_many(1 + (worker + round) % 3).expect("free soon");
+                    assert!(permit.slots().iter().all(|slot| *slot < 7), "{permit:?}");
+                    let own = || permit.slots().iter().copied();
+                    let mut all = used.lock().expect("no panic");
+                    assert!(own().all(|slot| all.insert(slot)), "{permit:?} beside {all:?}");
+                    drop(all);
+                    thread::yield_now();
+                    let mut all = used.lock().expect("no panic");
+                    own().for_each(|slot| assert!(all.remove(&slot)));
+                    drop(all);
+                    permit.release().expect("held");
+                }
+            });
+        }
+    });
+}
+
+/// A copy of an acquire finds the permits, and tells the same slots.
+#[test]
+fn a_repeated_acquire_tells_the_same_slots() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let gpus = semaphore(&build(patient(proxy.url())), 3).with_slots();
+    let other = take(&semaphore(&client(&server), 3).with_slots(), 1);
+    let acquire = script("semaphore_acquire").source();
+    let digest = server.ask::<String>(&["SCRIPT", "LOAD", &acquire]);
+    proxy.on_request(digest.as_bytes(), Direction::Replies, Flow::CutAfter(0));
+    let permit = take(&gpus, 2);
+    assert_eq!((other.slots(), permit.slots()), (&[0][..], &[1, 2][..]));
+    assert_eq!(server.ask::<u32>(&["HLEN", "leasehold_slots:{a}"]), 3);
+}

@@ -156,7 +156,7 @@ impl Stage {
 
     fn use_a_semaphore(&self) {
         let [mine, theirs] = self.clients.each_ref().map(|it| it.semaphore("orders:1"));
-        let permit = mine.with_permits(2).acquire_many(2).expect("free");
+        let permit = mine.with_permits(2).with_slots().acquire_many(2).expect("free");
         let (token, claim) = (CancelToken::new(), "leasehold_claim:{orders:1}");
         let claims = || self.server.ask::<bool>(&["EXISTS", claim]);
         let cancel = || {
@@ -279,7 +279,7 @@ fn the_keys_and_channels_of_each_kind_are_needed() {
                         lock.read().and_then(|guard| guard.unlock())
                     }
                     "semaphore" => {
-                        let semaphore = client.semaphore("orders:1");
+                        let semaphore = client.semaphore("orders:1").with_slots();
                         semaphore.resize(3).and_then(|()| semaphore.try_acquire()).map(drop)
                     }
                     "plain semaphore" => {

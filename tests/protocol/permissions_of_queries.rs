@@ -76,10 +76,13 @@ fn queries() -> Vec<(Vec<&'static str>, Vec<&'static str>, Query)> {
     let queued = vec!["~leasehold_queue:*"];
     let read = "~{orders:*".split(' ').collect();
     let of_semaphores = permissions_of("`Semaphore::holders`").concat();
-    let of_kinds = "~redisson_lock_timeout:* +lindex +lpop +zrem +zscore \
+    let of_kinds = "~redisson_lock_timeout:* +lindex +lpop +zrem +zscore ~leasehold_slots:* \
                     &redisson_rwlock:* +getdel +hget &redisson_sc:* +incrby";
     let of_kinds = of_kinds.split_whitespace().collect();
-    let semaphore = "~{orders:* +get +time +zcard +zcount +zrangebyscore".split(' ').collect();
+    let slots = vec!["~leasehold_slots:*"];
+    let semaphore =
+        "~{orders:* ~leasehold_slots:* +get +hgetall +time +zcard +zcount +zrangebyscore";
+    let semaphore = semaphore.split(' ').collect();
     vec![
         (holders.clone(), vec![], |client| client.lock("orders:1").holder().map(drop)),
         (holders, read, |client| client.rw_lock("orders:2").read_lock().holders().map(drop)),
@@ -89,8 +92,8 @@ fn queries() -> Vec<(Vec<&'static str>, Vec<&'static str>, Query)> {
         (of_semaphores, semaphore, |client| client.semaphore("orders:3").holders().map(drop)),
         (waiting[0].clone(), vec![], |client| client.semaphore("orders:3").waiting().map(drop)),
         (waiting[0].clone(), vec![], |client| client.latch("orders:4").waiting().map(drop)),
-        (permissions_of("`Client::locks`").concat(), vec![], find_all),
-        (permissions_of("`Client::lock_info`").concat(), vec![], look),
+        (permissions_of("`Client::locks`").concat(), slots.clone(), find_all),
+        (permissions_of("`Client::lock_info`").concat(), slots, look),
         (permissions_of("`Client::force_unlock`").concat(), of_kinds, force),
     ]
 }

@@ -1,6 +1,6 @@
 //! Every documented reply of the scripts of all kinds but the plain lock, against a real server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::harness::bare::*;
 use crate::harness::details::wake_channel;
@@ -1159,6 +1159,36 @@ fn lock_info_tells_the_leases_of_readers() {
     assert!((30_000..=40_000).contains(&first) && (20_000..=30_000).contains(&second));
 }
 
+#[test]
+fn lock_holders_tells_fields_and_permits() {
+    let list = "one list per key: 1 the mode of a read-write lock, else an empty text, 2 .. a \
+                sample of the fields, each with its value";
+    let ids = "of a semaphore the ids that expire next, each with its expiry";
+    documents("lock_holders", &[list, ids, "nothing for a key of another type"]);
+    let mut bare = Bare::start();
+    bare.ask::<()>(&["HSET", "plain", "owner", "1"]);
+    bare.ask::<()>(&["HSET", "rw", "mode", "read", "reader", "1"]);
+    bare.ask::<()>(&["SET", "free", "5"]);
+    bare.ask::<()>(&["ZADD", "used", "30", "late", "20", "soon"]);
+    let keys = ["plain", "rw", "free", "missing", "free", "plain"];
+    let found: Vec<Vec<String>> =
+        bare.reply("lock_holders", &keys, &["", "", "used", "", "", "plain"]);
+    assert_eq!(found[0], ["", "owner", "1"]);
+    let pairs: BTreeSet<_> = found[1][1..].chunks(2).map(|it| (&*it[0], &*it[1])).collect();
+    assert_eq!((&*found[1][0], pairs), ("read", [("mode", "read"), ("reader", "1")].into()));
+    assert_eq!(found[2], ["", "soon", "20", "late", "30"]);
+    assert_eq!((&found[3][..], found[4].len(), found[5].len()), (&[String::new()][..], 0, 0));
+
+    // A sample of many holders.
+    for number in 0..100 {
+        bare.ask::<()>(&["HSET", "many", &format!("reader-{number}"), "1"]);
+        bare.ask::<()>(&["ZADD", "all", &number.to_string(), &format!("permit-{number}")]);
+    }
+    let found: Vec<Vec<String>> = bare.reply("lock_holders", &["many", "free"], &["", "all"]);
+    assert_eq!((found[0].len(), found[1].len()), (1 + 2 * 64, 1 + 2 * 64));
+    assert_eq!(found[1][1], "permit-0");
+}
+
 // ---------------------------------------------------------------------------------
 // Records of clients.
 
@@ -1167,17 +1197,13 @@ fn client_record_writes_a_record_that_expires() {
     documents("client_record", &["1"]);
     let mut bare = Bare::start();
     let write = |bare: &mut Bare, lifetime: &str, label: &str| {
-        let args = [lifetime, "web-1", "42", "api", "0.1.0", "1700000000000", label];
+        let args = [lifetime, "host", "web-1", "pid", "42", "start", "1700000000000"];
+        let label = (!label.is_empty()).then_some(["label", label]);
+        let args = [&args[..], label.as_ref().map_or(&[][..], |label| label)].concat();
         assert_eq!(bare.call("client_record", &[LOCK], &args), 1);
     };
     write(&mut bare, "60000", "");
-    let unlabelled = [
-        ("host", "web-1"),
-        ("pid", "42"),
-        ("program", "api"),
-        ("start", "1700000000000"),
-        ("version", "0.1.0"),
-    ];
+    let unlabelled = [("host", "web-1"), ("pid", "42"), ("start", "1700000000000")];
     assert_eq!(fields(&bare.server), map(unlabelled));
     assert_ttl(&bare.server, LOCK, 30_000..=60_000);
     // A repeated write changes nothing but the expiry.

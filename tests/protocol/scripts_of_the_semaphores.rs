@@ -12,6 +12,7 @@ use crate::harness::{Cluster, Config, Server, pttl};
 
 const CLAIM: &str = "leasehold_claim:{the-permits}";
 const KEYS: [&str; 3] = [PERMITS, EXPIRIES, CLAIM];
+const SLOTS: &str = "leasehold_slots:{the-permits}";
 const RECORD: &str = "leasehold_request:{the-permits}:6ba7b810-9dad-41d1-80b4-00c04fd430c8:1";
 const MINUTE: i64 = 60_000;
 
@@ -188,6 +189,7 @@ fn semaphore_acquire_replies_as_documented() {
         "2 the number of permits that callers without a claim may take now",
         "after -3 the capacity",
         "3 after `?` the capacity, if it is another than ARGV 2",
+        "else -1 before slots, 4 .. for permits with slots that are acquired: the slot of each",
     ];
     documents("semaphore_acquire", &replies);
     let mut bare = Bare::start();
@@ -205,6 +207,23 @@ fn semaphore_acquire_replies_as_documented() {
         assert_eq!(acquire(&mut bare, Call { capacity, ..CALL }, &["a1"]), (-2, 1));
     }
     bare.ask::<()>(&["DEL", PERMITS, EXPIRIES]);
+
+    // Slots: the smallest that are free. A repeated call finds its own.
+    let slots = |bare: &mut Bare, ids: &[&str]| -> Vec<i64> {
+        let args = [&["60000", "?4", SEMAPHORE_CHANNEL, ""][..], ids].concat();
+        bare.reply("semaphore_acquire", &[&KEYS[..], &[SLOTS]].concat(), &args)
+    };
+    assert_eq!(slots(&mut bare, &["a1", "a2"]), [-2, 2, -1, 0, 1]);
+    assert_eq!(slots(&mut bare, &["b1"]), [-2, 1, -1, 2]);
+    bare.ask::<()>(&["ZREM", EXPIRIES, "a1"]);
+    bare.ask::<()>(&["INCR", PERMITS]);
+    assert_eq!(slots(&mut bare, &["b1"]), [-2, 2, -1, 2]);
+    assert_eq!(slots(&mut bare, &["c1", "c2"]), [-2, 0, -1, 0, 3]);
+    assert_eq!(slots(&mut bare, &["d1"]).len(), 2, "refused");
+    let given = [("0", "c1"), ("1", "a2"), ("2", "b1"), ("3", "c2")];
+    let given = given.map(|(slot, id)| (slot.to_owned(), id.to_owned()));
+    assert_eq!(bare.ask::<BTreeMap<String, String>>(&["HGETALL", SLOTS]), given.into());
+    bare.ask::<()>(&["DEL", PERMITS, EXPIRIES, SLOTS]);
 
     // No capacity: nothing is written.
     assert_eq!(acquire(&mut bare, KNOWN, &["a1"]), (-3, 0));
@@ -613,13 +632,21 @@ fn semaphore_info_replies_as_documented() {
     let replies = [
         "1 the available permits, as text: free or expired, 2 the permits in use, as text, 3 the \
          capacity, as text, 4 for holders the ids of the permits in use and their expiries in ms \
-         since 1970, 5 the server's time in ms",
+         since 1970, 5 the server's time in ms, 6 for holders each slot that was given and the id \
+         of its permit",
     ];
     documents("semaphore_info", &replies);
     type Info = (i64, i64, i64, Vec<String>, i64);
     let mut bare = Bare::start();
     let ask = |bare: &mut Bare, capacity: &str, subject: &str| -> Info {
-        bare.reply("semaphore_info", &[PERMITS, EXPIRIES], &[capacity, subject])
+        let args = [capacity, subject, SLOTS];
+        let mut reply: Vec<redis::Value> =
+            bare.reply("semaphore_info", &[PERMITS, EXPIRIES], &args);
+        let slots = reply.drain(5..).map(redis::from_redis_value::<Vec<String>>);
+        let slots: Vec<_> = slots.map(|it| it.expect("texts")).collect();
+        let with_slots = subject == "holders";
+        assert_eq!(slots, if with_slots { vec![vec!["1", "a3"]] } else { Vec::new() });
+        redis::from_redis_value(redis::Value::Array(reply)).expect("five parts")
     };
     let counts = |bare: &mut Bare, capacity: &str| {
         let (available, in_use, capacity, list, _) = ask(bare, capacity, "counts");
@@ -638,6 +665,7 @@ fn semaphore_info_replies_as_documented() {
     expire(&mut bare, &["a2"]);
     assert_eq!(counts(&mut bare, ""), (3, 2, 5));
     bare.ask::<()>(&["ZADD", EXPIRIES, &NEVER.to_string(), "a3"]);
+    bare.ask::<()>(&["HSET", SLOTS, "1", "a3"]);
     let before = now(&bare.server);
     let (.., list, moment) = ask(&mut bare, "", "holders");
     assert!((before..=now(&bare.server)).contains(&moment));
@@ -1084,8 +1112,9 @@ fn semaphore_scripts_access_only_the_keys_in_keys() {
     resize(&mut narrow, RECORD, "9");
     assert_eq!(release(&mut narrow, &["a1"]), 0);
     assert_eq!(leave(&mut narrow, "w:1", &["a2"]), 0);
-    let info: Vec<Value> = narrow.reply("semaphore_info", &[PERMITS, EXPIRIES], &["", "holders"]);
-    assert_eq!(info.len(), 5);
+    let args = ["", "holders", SLOTS];
+    let info: Vec<Value> = narrow.reply("semaphore_info", &[PERMITS, EXPIRIES], &args);
+    assert_eq!(info.last(), Some(&Value::Array(Vec::new())), "no slots without their permission");
 }
 
 /// Ids are bytes.

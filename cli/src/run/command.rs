@@ -13,6 +13,7 @@ use rustix::fs::{Access, access};
 use rustix::process::getpid;
 
 use super::guard::{self, Guard, note_missing};
+use super::kinds::Held;
 use super::terminal::{Terminal, own_group};
 use crate::failure::{Code, Failure, Result, is_limit};
 
@@ -21,6 +22,9 @@ const LOCK: &str = "LEASEHOLD_LOCK";
 
 /// The variable with the token of a queue lock.
 const TOKEN: &str = "LEASEHOLD_TOKEN";
+
+/// The variable with the slot of a permit.
+const SLOT: &str = "LEASEHOLD_SLOT";
 
 /// The folders that are searched if PATH is not set, as by execvp(3).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -66,17 +70,20 @@ impl<'a> Program<'a> {
     pub(super) fn start(
         &self,
         lock: &str,
-        token: Option<u64>,
+        held: &Held,
         terminal: Option<&Terminal>,
         guard: Option<&Guard>,
     ) -> Result<Child> {
         let mut command = Command::new(self.name);
         command.args(self.arguments).process_group(0).env(LOCK, lock);
-        match token {
-            Some(token) => command.env(TOKEN, token.to_string()),
-            // A token of an outer `run` is no token of this lock.
-            None => command.env_remove(TOKEN),
-        };
+        let facts = [(TOKEN, held.token()), (SLOT, held.slot().map(u64::from))];
+        for (variable, fact) in facts {
+            match fact {
+                Some(fact) => command.env(variable, fact.to_string()),
+                // A token of an outer `run` is no token of this lock.
+                None => command.env_remove(variable),
+            };
+        }
         let terminal_of_command = terminal.map(Terminal::try_clone).transpose()?;
         let guard = guard.and_then(|guard| guard.pipe().map_err(|error| note_missing(&error)).ok());
         prepare(&mut command, terminal_of_command, guard);

@@ -10,22 +10,29 @@ use leasehold::{Lock, OwnedGuard, Permit, Result, Semaphore};
 pub(super) struct Held {
     hold: Box<dyn Hold>,
     token: Option<u64>,
+    slot: Option<u32>,
 }
 
 impl Held {
     fn of_guard<K: LockKind>(guard: OwnedGuard<K>) -> Held {
         // Only guards of queue locks have a token that `run` passes on.
         let queued = (&guard as &dyn Any).downcast_ref::<OwnedGuard<Queued>>();
-        Held { token: queued.map(|guard| guard.token()), hold: Box::new(guard) }
+        let token = queued.map(|guard| guard.token());
+        Held { token, slot: None, hold: Box::new(guard) }
     }
 
     fn of_permit(permit: Permit) -> Held {
-        Held { token: None, hold: Box::new(permit) }
+        Held { token: None, slot: permit.slot(), hold: Box::new(permit) }
     }
 
     /// Returns the token of a queue lock.
     pub(super) fn token(&self) -> Option<u64> {
         self.token
+    }
+
+    /// Returns the slot of a permit.
+    pub(super) fn slot(&self) -> Option<u32> {
+        self.slot
     }
 
     /// Returns an error if the hold is lost.

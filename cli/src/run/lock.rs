@@ -38,7 +38,8 @@ pub(super) fn acquire(
 ) -> leasehold::Result<Option<Held>> {
     let name = args.lock_name();
     if let Some(permits) = args.permits {
-        let semaphore = client.semaphore(name).with_permits(permits).with_cancel(cancel);
+        let semaphore = client.semaphore(name).with_permits(permits).with_slots();
+        let semaphore = semaphore.with_cancel(cancel);
         check_capacity(&semaphore, permits, args)?;
         return take(semaphore, args);
     }

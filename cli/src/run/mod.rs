@@ -34,7 +34,7 @@ use leasehold::Client;
 
 use crate::address::Server;
 use crate::args::RunArgs;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Result, print_note};
 pub(crate) use guard::run_if_asked;
 pub(crate) use signals::is_ignored;
 
@@ -91,7 +91,7 @@ fn take_and_run(
         Err(error) => return lock::not_acquired(error, &signals),
     };
     match signals.begin() {
-        Ok(events) => outcome::of_started(start(args, program, &held, events), held, args),
+        Ok(events) => outcome::of_started(start(client, args, program, &held, events), held, args),
         Err(signal) => {
             // Without an answer the lock ends with its lease: the signal decides the exit code.
             let _ = held.release();
@@ -101,7 +101,13 @@ fn take_and_run(
 }
 
 /// Starts the command and waits for its end, or ends it.
-fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> Result<End> {
+fn start(
+    client: &Client,
+    args: &RunArgs,
+    program: &Program<'_>,
+    held: &Held,
+    events: Events,
+) -> Result<End> {
     held.check().map_err(|error| {
         Failure::new(Code::Lost, format!("{}; the command was not started", error.with_causes()))
     })?;
@@ -109,8 +115,13 @@ fn start(args: &RunArgs, program: &Program<'_>, held: &Held, events: Events) -> 
     let jobs = JobControl::new();
     // The command works without it too.
     let guard = Guard::start().map_err(|error| note_missing(&error)).ok();
-    let child = program.start(args.lock_name(), held.token(), jobs.terminal(), guard.as_ref());
+    let child = program.start(args.lock_name(), held, jobs.terminal(), guard.as_ref());
     let end = child.map(|child| {
+        if args.release_on_death
+            && let Err(error) = client.end_with_group(child.id())
+        {
+            print_note(&format!("leasehold: --release-on-death has no effect: {error}"));
+        }
         held.on_lost(events.loss_reporter());
         Supervisor::new(Group::of(&child), jobs, events, limit).run()
     });

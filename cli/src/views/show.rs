@@ -152,6 +152,7 @@ fn describe_holder(holder: &HolderInfo, counted: &str) -> String {
         ("  since", since(holder)),
         ("  lease left", Some(left(holder.remaining().map(|it| it.as_secs_f64())))),
         (counted, Some(holder.count().to_string())),
+        ("  slot", Some(text::slots(holder)).filter(|slots| !slots.is_empty())),
         ("  waiting", holder.local_waiters().map(|count| format!("{count} in its process"))),
         ("  holds", holder.acquired().map(|count| format!("{count} of its process so far"))),
     ]);
@@ -174,6 +175,8 @@ fn describe_process(holder: &HolderInfo) -> String {
         ("  label", fact(holder.label())),
         ("  version", fact(holder.version())),
         ("  started", holder.started().map(moment)),
+        ("  instance", fact(holder.instance())),
+        ("  ends", holder.ends_with_process().then(|| "with its process".to_owned())),
     ])
 }
 

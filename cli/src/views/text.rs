@@ -20,6 +20,12 @@ pub(crate) const IDLE: &str = "idle";
 /// The words for the holder of a lock that the minimum of its ended hold keeps taken.
 pub(crate) const ENDED: &str = "min hold";
 
+/// Returns the slots of the permits of a holder.
+pub(crate) fn slots(holder: &HolderInfo) -> String {
+    let slots: Vec<_> = holder.slots().iter().map(u32::to_string).collect();
+    slots.join(" ")
+}
+
 /// Returns whether the process of a holder is known and does not answer.
 ///
 /// An answer has the number of the thread, or, behind the end of this hold, the count of the holds.

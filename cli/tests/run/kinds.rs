@@ -178,3 +178,26 @@ fn others_see_the_command_that_holds_the_lock() {
     holder.finish();
     assert!(server.client_records().is_empty());
 }
+
+#[test]
+fn commands_under_a_semaphore_have_slots_of_their_own() {
+    let server = Server::start();
+    let words = ["--permits", "2", "x"];
+    let script = format!("echo \"${{LEASEHOLD_SLOT-none}}\";{UNTIL_INPUT}");
+    let mut slots = Vec::new();
+    let running = [(); 2].map(|()| {
+        let running =
+            Running::start(run(&server, &[&words[..], &["--", "sh", "-c", &script]].concat()));
+        slots.push(running.line());
+        running
+    });
+    slots.sort();
+    assert_eq!(slots, ["0", "1"]);
+    for mut running in running {
+        running.group();
+        assert_eq!(running.finish().code(), 5);
+    }
+    let mut outer = run(&server, &["y", "--", "sh", "-c", "exit ${LEASEHOLD_SLOT-5}"]);
+    outer.env("LEASEHOLD_SLOT", "7");
+    assert_eq!(Running::start(outer).finish().code(), 5, "a slot of an outer run is no slot");
+}

@@ -9,6 +9,7 @@ mod terminal;
 
 mod addresses;
 mod command_line;
+mod death;
 mod exit_codes;
 mod holder;
 mod interactive;

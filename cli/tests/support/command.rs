@@ -14,9 +14,14 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 pub(crate) fn leasehold() -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal", PROGRAM]);
-    for variable in
-        ["LEASEHOLD_URL", "REDIS_URL", "LEASEHOLD_LOGIN", "LEASEHOLD_LOCK", "LEASEHOLD_TOKEN"]
-    {
+    for variable in [
+        "LEASEHOLD_URL",
+        "REDIS_URL",
+        "LEASEHOLD_LOGIN",
+        "LEASEHOLD_LOCK",
+        "LEASEHOLD_TOKEN",
+        "LEASEHOLD_SLOT",
+    ] {
         command.env_remove(variable);
     }
     command

@@ -15,6 +15,7 @@
 //! | [`net`] | sockets, the network, and the servers at its other end |
 //! | [`local`] | thread-locals, and the statics of a process |
 //! | [`map`] | hash maps: theirs have the same order in each run |
+//! | [`process`] | what a process sees of others on its machine |
 //! | [`memory`] | the allocator, which counts the memory of each process |
 //! | [`world`] | what a test does to all this: a run, processes, faults, the trace |
 //!
@@ -33,10 +34,37 @@ pub mod sync;
 pub mod thread;
 pub mod world;
 
+/// The id of the first process of a run.
+const FIRST: u32 = 1000;
+
 /// Returns the id of the current process, another one for each process of a run.
 pub fn process_id() -> u32 {
-    const FIRST: u32 = 1000;
     FIRST + u32::try_from(world::current_process().index()).unwrap_or(u32::MAX - FIRST)
+}
+
+/// The processes of a machine: there are two machines, and each process is on one.
+pub mod process {
+    use super::{FIRST, world};
+
+    pub fn place() -> Option<String> {
+        Some(format!("machine {}", world::current_process().machine()))
+    }
+
+    /// Each machine has ids of its own: a process of the other one is unknown here.
+    pub fn is_gone(pid: u32, _start: u64) -> bool {
+        let process = pid.checked_sub(FIRST).and_then(world::process_with_index);
+        process.is_some_and(|it| {
+            it.machine() != world::current_process().machine() || world::is_dead(it)
+        })
+    }
+
+    pub fn is_group_gone(group: u32) -> bool {
+        is_gone(group, 0)
+    }
+
+    pub fn start(_pid: u32) -> Option<u64> {
+        Some(0)
+    }
 }
 
 /// Returns random bytes that follow from the seed of the run.

@@ -43,6 +43,11 @@ impl ProcessId {
     pub fn index(self) -> usize {
         self.0
     }
+
+    /// Returns the machine on which the process runs: one of two.
+    pub fn machine(self) -> u32 {
+        u32::from(self.0 % 2 == 1)
+    }
 }
 
 impl fmt::Display for ProcessId {
@@ -574,6 +579,17 @@ pub fn kill(process: ProcessId) {
     note_fault(|| format!("{process} is killed"));
     end_process(process);
     net::end_connections_of(process);
+}
+
+/// Returns the process with this index, if there has been one.
+pub(crate) fn process_with_index(index: u32) -> Option<ProcessId> {
+    let process = ProcessId(index as usize);
+    with(|world| (process.0 < world.processes.len()).then_some(process))
+}
+
+/// Returns whether a process has been killed, or has ended.
+pub(crate) fn is_dead(process: ProcessId) -> bool {
+    with(|world| world.processes[process.0].is_dead)
 }
 
 fn end_process(process: ProcessId) {

@@ -111,6 +111,7 @@ impl Process {
             max_holders: 1,
             capacity: None,
             asks_capacity: false,
+            with_slots: false,
             announced: None,
             wake: None,
         });
@@ -178,6 +179,7 @@ impl Environment for Process {
             max_holders: 1,
             capacity: None,
             asks_capacity: false,
+            with_slots: false,
             announced: None,
             wake: attempt.requests_subscription.then_some(Wake {
                 control: &self.listener.control,

@@ -238,6 +238,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             granted_at: now,
             late_copy: None,
             tokens: 0..=0,
+            slots: Box::default(),
         };
         let (local, ticket) = (self.environment.local(), Some(self.ticket));
         let hold = local.granted(ticket, &self.caller, grant, Duration::ZERO);

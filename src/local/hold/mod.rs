@@ -92,6 +92,8 @@ pub(crate) struct Grant {
     pub(crate) late_copy: Option<LateCopy>,
     /// One fencing token for each thread that may have the hold; `0..=0` for a kind without tokens.
     pub(crate) tokens: RangeInclusive<u64>,
+    /// The slots of the permits, if they have some.
+    pub(crate) slots: Box<[u32]>,
 }
 
 /// Returns the deadline of a lease whose command was sent at `sent`.
@@ -112,6 +114,8 @@ pub(crate) struct Hold {
     lease: Duration,
     /// The last fencing token of its block; zero for a kind without tokens.
     last_token: u64,
+    /// The slots of the permits; empty without slots.
+    slots: Box<[u32]>,
     /// Nanoseconds of the deadline; zero once the hold is over.
     deadline: AtomicU64,
     /// Nanoseconds of the moment for which the watchdog planned the next renewal.
@@ -172,6 +176,7 @@ impl Hold {
             rules: grant.rules,
             lease: grant.lease,
             last_token: *grant.tokens.end(),
+            slots: grant.slots.clone(),
             deadline: AtomicU64::new(grant.deadline.nanos()),
             renewal_due: AtomicU64::new(grant.deadline.nanos()),
             state: Mutex::new(HoldState::new(grant)),
@@ -211,6 +216,11 @@ impl Hold {
     /// Returns the key of the statistics, with the label of the present holder.
     pub(crate) fn series_key(&self) -> SeriesKey {
         self.state.lock().possession.settings.series_key(self.rules.kind())
+    }
+
+    /// Returns the slots of the permits; none without slots.
+    pub(crate) fn slots(&self) -> &[u32] {
+        &self.slots
     }
 
     /// Returns the rules of the kind of lock.
@@ -736,6 +746,7 @@ impl Grant {
             granted_at: at,
             late_copy: None,
             tokens: 0..=0,
+            slots: Box::default(),
         }
     }
 }

@@ -65,7 +65,12 @@ impl<K: LockKind> Lock<K> {
     /// Takes the lock if it is free; returns `None` if it is not.
     ///
     /// Does not wait for the lock, only for the answer of the server, for one response time-out at
-    /// most. One round trip; none if this thread already holds the lock, or if another thread of
+    /// most. One round trip. If the lock is held, this client also looks whether the
+    /// [process of the holder is gone](crate::Builder::release_on_death), at most twice per lock and
+    /// poll interval: one more round trip, two if it does not know the client of the holder yet. If
+    /// that process is gone, the client releases its hold and asks once more, for another response
+    /// time-out at most. (Not with [`announce(false)`](crate::Builder::announce).) No round trip if
+    /// this thread already holds the lock, or if another thread of
     /// this process holds it or waits for it. Calls for fair locks, queue locks, readers and named
     /// holders always ask the server. Also returns `None`, without a round trip, if this thread
     /// holds the lock as another kind or under another holder name, and in a pause in which this

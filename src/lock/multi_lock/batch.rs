@@ -32,9 +32,13 @@ pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
     }
     if let Some((_, first)) = acquirers.first() {
         let acquire = BatchAcquire { acquirers: &acquirers, first: first.call };
-        let answered = acquire.ask()?;
-        if let Some(position) = acquire.refused(&answered)? {
-            return Ok(MultiOutcome::Refused(position));
+        let mut answered = acquire.ask()?;
+        while let Some(refused) = acquire.refused(&answered)? {
+            // The undo of an earlier copy would end what another question takes.
+            if answered.earlier_copy.is_some() || !acquire.ends_dead_holds(refused) {
+                return Ok(MultiOutcome::Refused(acquirers[refused].0));
+            }
+            answered = acquire.ask()?;
         }
         acquire.check_grant(&answered.reply)?;
         for (position, acquirer) in acquirers {
@@ -50,7 +54,8 @@ fn granted(mut acquirer: Acquirer<'_>, answered: &Answered) -> HoldHandle {
     let (sent, at, lease) = (reply.sent, clock::now(), acquirer.call.lease());
     let late_copy = earlier_copy.map(|connection| acquirer.copy_on(connection));
     let late_copy = late_copy.filter(|copy| reply.may_precede(copy, lease));
-    let reply = GrantReply { sent, at, lease, generation: *generation, late_copy, tokens: 0..=0 };
+    let (generation, tokens, slots) = (*generation, 0..=0, Box::default());
+    let reply = GrantReply { sent, at, lease, generation, late_copy, tokens, slots };
     let handle = acquirer.granted(reply);
     acquirer.call.context.local.report_acquired(handle.hold(), sent.until(at));
     handle
@@ -134,7 +139,15 @@ impl<'a> BatchAcquire<'a> {
         Call::script(&script::MULTI_ACQUIRE, keys, args).replicated()
     }
 
-    /// Returns the position of the refused lock, `None` if all were granted.
+    /// Looks whether the process of the holder of a refused lock is gone. Returns whether its hold
+    /// has been ended.
+    fn ends_dead_holds(&self, refused: usize) -> bool {
+        let (engine, local) =
+            (&self.first.context.engine, &self.acquirers[refused].1.call.context.local);
+        engine.watchdog.ends_dead_holds_of(local, false, &self.first.limit())
+    }
+
+    /// Returns which of the acquirers was refused, `None` if all were granted.
     fn refused(&self, answered: &Answered) -> Result<Option<usize>> {
         let reply = &answered.reply;
         let numbers = reply.value.clone().into_ints();
@@ -145,9 +158,10 @@ impl<'a> BatchAcquire<'a> {
             self.undo(reply.connection);
         }
         let refused = usize::try_from(*number).unwrap_or_default().saturating_sub(1);
-        let Some((position, acquirer)) = self.acquirers.get(refused) else { return Ok(Some(0)) };
-        acquirer.call.context.local.refused(reply.sent, clock::now());
-        Ok(Some(*position))
+        // A script that tells of another position has refused the first lock at least.
+        let refused = if refused < self.acquirers.len() { refused } else { 0 };
+        self.acquirers[refused].1.call.context.local.refused(reply.sent, clock::now());
+        Ok(Some(refused))
     }
 
     /// Fails if too few replicas have the grant, or if it arrived after the deadline.

@@ -132,6 +132,11 @@ impl Failure {
 /// The result of a command for its caller.
 pub(crate) type Outcome = std::result::Result<CallReply, Failure>;
 
+/// Returns the reply of an outcome, without the facts about its way.
+pub(crate) fn into_reply(outcome: Outcome) -> Result<Reply> {
+    outcome.map(|reply| reply.value).map_err(Failure::into_error)
+}
+
 /// Receives the outcome of a background request. Called with no mutex locked, by any thread that
 /// reads replies. Must not block.
 pub(crate) type OnOutcome = Box<dyn FnOnce(Result<CallReply>) + Send>;

@@ -139,11 +139,6 @@ mod tests {
     /// Returns a history of holds of this kind with their numbers of permits.
     fn semaphore(kind: &str, holds: Vec<(u32, Attempt)>) -> History {
         let mut history = history(with_permits(&format!("{kind}-0"), holds));
-        for attempt in &mut history.attempts {
-            if let Outcome::Held(hold) = &mut attempt.outcome {
-                hold.token = 0;
-            }
-        }
         history.counts.insert("count-0".to_owned(), 3);
         history
     }

@@ -59,6 +59,8 @@ pub struct Worker {
     /// The length of its renewed leases.
     pub lease: Nanos,
     pub killed: Option<Nanos>,
+    /// The machine whose processes see its end, if its holds end with it.
+    pub mortal_at: Option<u32>,
     /// The longest linger time of its requests.
     pub linger: Nanos,
     /// The stalls of the machine that the worker noticed.
@@ -627,9 +629,13 @@ impl fmt::Display for Attempt {
 mod examples {
     use super::*;
 
+    pub(super) fn worker(lease: Nanos, killed: Option<Nanos>) -> Worker {
+        Worker { lease, killed, mortal_at: None, linger: 0, stalls: Vec::new() }
+    }
+
     /// Returns a history of two workers with leases of one second.
     pub(super) fn history(attempts: Vec<Attempt>) -> History {
-        let worker = Worker { lease: millis(1000), killed: None, linger: 0, stalls: Vec::new() };
+        let worker = worker(millis(1000), None);
         let bounds = Bounds {
             poll: millis(100),
             fair_waiter_timeout: millis(300),
@@ -667,10 +673,14 @@ mod examples {
         }
     }
 
-    /// Returns the calls as calls for permits of a semaphore, each with its number of permits.
+    /// Returns the calls as calls for permits of a semaphore without slots, each with its number of
+    /// permits.
     pub(super) fn with_permits(semaphore: &str, calls: Vec<(u32, Attempt)>) -> Vec<Attempt> {
         let with = |(permits, mut call): (u32, Attempt)| {
             (call.request.lock, call.request.permits) = (semaphore.to_owned(), permits);
+            if let Outcome::Held(hold) = &mut call.outcome {
+                hold.token = 0;
+            }
             call
         };
         calls.into_iter().map(with).collect()
@@ -743,7 +753,7 @@ mod examples {
                      5 22 failed timeout";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);
-        history.add(Worker { lease: 1, killed: Some(20), linger: 0, stalls: Vec::new() }, records);
+        history.add(worker(1, Some(20)), records);
         assert_eq!(history.workers[0].stalls, [Stall { from: 9, to: 13 }]);
         let hold = Hold {
             token: 5,

@@ -1,10 +1,10 @@
 //! No two valid holds overlap, except after a fault with which that is documented.
 //!
 //! Even then the first holder learns of its loss in time, or the second does, if a master that was
-//! replaced may have granted the second hold. `capacity.rs` has the overlaps of holds of a
-//! semaphore.
+//! replaced may have granted the second hold. Permits overlap, but not if they have one slot: the
+//! token of such a hold has a bit for each slot. `capacity.rs` counts overlapping permits.
 
-use super::{Attempt, Effect, Held, History, Promise, Violation, by_grant};
+use super::{Attempt, Effect, Held, History, Hold, Promise, Violation, by_grant};
 use crate::record::millis;
 use crate::system::Nanos;
 
@@ -14,14 +14,20 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
     let mut found: Vec<_> =
         holds.iter().filter_map(|held| valid_after_lease(history, *held)).collect();
     found.extend(holds.iter().filter_map(|held| unreported_loss(history, *held)));
-    if attempts.iter().any(|attempt| attempt.request.capacity() > 1) {
-        return found;
-    }
+    let of_semaphore = attempts.iter().any(|attempt| attempt.request.capacity() > 1);
+    let conflict = |a: Held<'_>, b: Held<'_>| {
+        let slots = |hold: &Hold| hold.token;
+        if of_semaphore {
+            slots(a.1) & slots(b.1) != 0
+        } else {
+            !(a.0.request.shared && b.0.request.shared)
+        }
+    };
     let mut open: Vec<Held<'_>> = Vec::new();
     for later in holds {
         open.retain(|(_, hold)| later.1.granted < hold.valid_to);
         for earlier in &open {
-            if !(earlier.0.request.shared && later.0.request.shared) {
+            if conflict(*earlier, later) {
                 found.extend(overlap(history, *earlier, later));
             }
         }
@@ -35,7 +41,8 @@ fn overlap(history: &History, earlier: Held<'_>, later: Held<'_>) -> Option<Viol
     let begun = later.1.granted;
     let text = format!("{} and\n  {}", earlier.0, later.0);
     // The news of a grant may be late. Tokens tell which of the two the server granted first.
-    let is_late_news = (1..earlier.1.token).contains(&later.1.token);
+    let has_tokens = !earlier.0.request.is_leased();
+    let is_late_news = has_tokens && (1..earlier.1.token).contains(&later.1.token);
     let (first, second) = if is_late_news { (later, earlier) } else { (earlier, later) };
     if !history.may_have_lost(first.0, begun) {
         return Some(Promise::Exclusion.violation(text));
@@ -88,7 +95,7 @@ fn unreported_loss(history: &History, (attempt, hold): Held<'_>) -> Option<Viola
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{disturbance, held, history, violated};
+    use super::super::examples::{disturbance, held, history, hold_of, violated};
     use super::super::{Affected, Disturbance, Effect, Outcome, Promise};
 
     #[test]
@@ -100,6 +107,21 @@ mod tests {
         assert_eq!(violated(&inside), [Promise::Exclusion, Promise::Exclusion]);
         let stopped = history(vec![held(0, 0, 10, 90), held(1, 0, 20, 20)]);
         assert_eq!(violated(&stopped), [], "the holder found its hold over at once");
+    }
+
+    #[test]
+    fn permits_with_one_slot_at_once_are_found() {
+        let with = |slots: [u64; 2]| {
+            let mut holds = [held(0, 0, 10, 30), held(1, 0, 20, 40)];
+            for (held, slots) in holds.iter_mut().zip(slots) {
+                held.request.lock = "semaphore-0".to_owned();
+                hold_of(held).token = slots;
+            }
+            violated(&history(holds.into()))
+        };
+        assert_eq!(with([0b001, 0b110]), []);
+        assert_eq!(with([0b011, 0b110]), [Promise::Exclusion]);
+        assert_eq!(with([0, 0]), [], "without slots");
     }
 
     #[test]

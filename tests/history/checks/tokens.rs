@@ -40,7 +40,8 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
 /// Returns the holds with tokens in the order of these.
 pub(super) fn fenced<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Vec<Held<'a>> {
     let holds = attempts.filter_map(|attempt| Some((attempt, attempt.hold()?)));
-    let mut fenced: Vec<_> = holds.filter(|(_, hold)| hold.token > 0).collect();
+    let has_token = |(attempt, hold): &Held<'_>| hold.token > 0 && !attempt.request.is_leased();
+    let mut fenced: Vec<_> = holds.filter(has_token).collect();
     fenced.sort_by_key(|(_, hold)| hold.token);
     fenced
 }

@@ -77,6 +77,28 @@ pub(super) struct Span<'a> {
     attempt: &'a Attempt,
 }
 
+impl Span<'_> {
+    /// Returns the end of the time for this waiter: it sees that the process of the holder is gone.
+    ///
+    /// A request of that process, or its record, may be delayed or lost. Counts have no holders, a
+    /// minimum has none either, and a waiter in a queue that was killed may be granted the lock
+    /// later.
+    fn end_for(&self, history: &History, waiting: &Attempt) -> Nanos {
+        let (holder, bounds) = (self.attempt, &history.bounds);
+        let [gone, seeing] = [holder, waiting].map(|it| &history.workers[it.worker]);
+        let request = &holder.request;
+        let ends = !request.is_counted()
+            && request.min_hold.is_none()
+            && !(request.is_queued() && holder.outcome == Outcome::Unknown);
+        let sees = ends && gone.mortal_at.is_some() && gone.mortal_at == seeing.mortal_at;
+        let Some(killed) = gone.killed.filter(|_| sees) else { return self.to };
+        let mut disturbed = history.disturbances.iter().filter(|d| {
+            d.name != "KillWorker" && d.from <= killed + bounds.response && d.affects(holder)
+        });
+        if disturbed.next().is_some() { self.to } else { self.to.min(killed.max(waiting.asked)) }
+    }
+}
+
 /// Spans in the order of their start. `furthest` has the latest end up to each span.
 pub(super) struct Spans<'a> {
     spans: Vec<Span<'a>>,
@@ -120,7 +142,8 @@ impl Spans<'_> {
         capacities: &Capacities,
     ) -> Vec<(Nanos, Nanos)> {
         let taken = self.of_others(waiting, from, to);
-        let taken = taken.map(|span| (span.from, span.to, span.attempt.request.permits));
+        let taken = taken
+            .map(|span| (span.from, span.end_for(history, waiting), span.attempt.request.permits));
         let taken: Vec<_> = taken.collect();
         let claims = claims(history, waiting);
         let mut moments: Vec<Nanos> =
@@ -322,7 +345,8 @@ fn gap(
         return Some(gap(spans.without_enough_permits(history, attempt, (from, end), capacities)));
     }
     let others = || spans.of_others(attempt, from, end);
-    let by_attempts = gap(others().map(|span| (span.from, span.to)).collect());
+    let by_attempts =
+        gap(others().map(|span| (span.from, span.end_for(history, attempt))).collect());
     let taken = outside(history.free.get(&attempt.request.lock), from, end);
     let minimums = others().filter_map(|span| after_minimum(&history.bounds, span.attempt));
     let by_servers = gap(taken.into_iter().chain(minimums).collect());
@@ -412,6 +436,7 @@ mod tests {
             waiting.request.lock = "semaphore-0".to_owned();
             let mut holder = held(0, 0, 5, 5000);
             (holder.request.lock, holder.request.permits) = ("semaphore-0".to_owned(), 3);
+            (hold_of(&mut holder).token, hold_of(&mut waiting).token) = (0, 0);
             violated(&history(vec![holder, waiting, resize(capacity, 1000, 1010)]))
         };
         assert_eq!(waits(4, 1010 + BOUND), []);
@@ -451,6 +476,23 @@ mod tests {
         assert_eq!(granted(&[(999 - BOUND, 1000)]), [Promise::Wait]);
         assert_eq!(granted(&[(300, 300 + BOUND), (999 - BOUND, 1000)]), [Promise::Wait]);
         assert_eq!(granted(&[(300, 301 + BOUND), (999, 1000)]), [Promise::Wait]);
+    }
+
+    #[test]
+    fn a_waiter_on_the_same_machine_sees_the_end_of_a_process() {
+        let mut killed = held(0, 0, 0, 100);
+        hold_of(&mut killed).ended = None;
+        let granted = |at, machines: [u32; 2]| {
+            let mut history = history(vec![killed.clone(), held(1, 50, at, 5000)]);
+            history.workers[0].killed = Some(millis(150));
+            for (worker, machine) in history.workers.iter_mut().zip(machines) {
+                worker.mortal_at = Some(machine);
+            }
+            violated(&history)
+        };
+        assert_eq!(granted(150 + BOUND, [0, 0]), []);
+        assert_eq!(granted(151 + BOUND, [0, 0]), [Promise::Wait]);
+        assert_eq!(granted(1150, [0, 1]), [], "the lease ends then");
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub(super) fn with_span<T>(handle: T, millis: Option<u64>, set: fn(T, Duration) 
 /// Takes permits with a lease.
 fn lease_permits(call: Call<'_>) -> Result<Option<Acquired>> {
     let request = call.request;
-    let semaphore = call.clients[0].semaphore(&*request.lock).with_permits(CAPACITY);
+    let semaphore = call.clients[0].semaphore(&*request.lock).with_permits(CAPACITY).with_slots();
     let semaphore = with_span(semaphore, request.max_hold, Semaphore::with_max_hold);
     let semaphore = with_span(semaphore, request.min_hold, Semaphore::with_min_hold);
     let semaphore = with_span(semaphore, request.renewed, Semaphore::with_renewed_lease);
@@ -135,7 +135,11 @@ fn lease_permits(call: Call<'_>) -> Result<Option<Acquired>> {
         |deadline| semaphore.try_acquire_many_until(permits, deadline),
         |cancel| semaphore.clone().with_cancel(cancel).acquire_many(permits),
     )?;
-    Ok(permit.map(|permit| (AnyGuard::Sendable(Box::new(permit)), 0)))
+    Ok(permit.map(|permit| {
+        // In the place of a token, a bit for each slot.
+        let slots = permit.slots().iter().fold(0, |bits, slot| bits | 1 << slot);
+        (AnyGuard::Sendable(Box::new(permit)), slots)
+    }))
 }
 
 /// Takes permits of a plain semaphore. The first caller that is refused sets them to the capacity.

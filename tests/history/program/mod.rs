@@ -122,7 +122,8 @@ impl Arguments {
                 .pool_size(3)
                 .min_replicas(work.min_replicas, work.replica_timeout())
                 .fair_waiter_timeout(work.fair_waiter_timeout())
-                .weight_step(WEIGHT_STEP);
+                .weight_step(WEIGHT_STEP)
+                .release_on_death(work.mortal);
             more(builder)
         };
         match self.topology.as_str() {

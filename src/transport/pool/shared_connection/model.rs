@@ -448,6 +448,7 @@ impl Locking {
             max_holders: 1,
             capacity: None,
             asks_capacity: false,
+            with_slots: false,
             announced: None,
             wake: None,
         })

@@ -16,16 +16,16 @@ const LATEST: Duration = Duration::from_secs(24 * 3600);
 
 /// A field of the form `<client id>:<number>`, with or without a suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OwnerField {
-    pub(super) client: Uuid,
+pub(crate) struct OwnerField {
+    pub(crate) client: Uuid,
     /// The number of a hold of leasehold, or of a thread of Redisson.
-    pub(super) number: u64,
-    pub(super) suffix: OwnerSuffix,
+    pub(crate) number: u64,
+    pub(crate) suffix: OwnerSuffix,
 }
 
 /// The end of an owner field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OwnerSuffix {
+pub(crate) enum OwnerSuffix {
     None,
     /// `:write`: a hold of the write side.
     Write,
@@ -36,7 +36,7 @@ pub(super) enum OwnerSuffix {
 
 impl OwnerField {
     /// Reads a field; `None` if it has another form.
-    pub(super) fn parse(field: &str) -> Option<OwnerField> {
+    pub(crate) fn parse(field: &str) -> Option<OwnerField> {
         let (id, rest) = field.split_at_checked(UUID_LENGTH)?;
         let client = Uuid::try_parse(id).ok()?;
         let rest = rest.strip_prefix(':')?;
@@ -52,13 +52,13 @@ impl OwnerField {
     }
 
     /// Returns whether leasehold wrote the field. Its client ids are UUIDs of version 8.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.client.get_version_num() == 8
     }
 }
 
 /// Returns the time that a hold number or a token states, or `None` if it is no plausible time.
-pub(super) fn time_of(number: u64) -> Option<WallTime> {
+pub(crate) fn time_of(number: u64) -> Option<WallTime> {
     let time = Duration::from_micros(number);
     let is_plausible = number >= FIRST_TIME && time <= clock::unix_time() + LATEST;
     is_plausible.then(|| EPOCH + time)
