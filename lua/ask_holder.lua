@@ -4,8 +4,8 @@
 -- RETURNS: -
 -- Atomic: the hold that is asked for must be the one that the caller was refused for.
 
--- The last digit of a number of ours, from 5 to 9, says that the hold may linger.
-local lingering_form = '^(%x+%-%x+%-8%x+%-%x+%-%x+):(%d*[5-9])%f[:%z]'
+-- The last digit of a number of ours, 5 or 7, says that the hold may linger.
+local lingering_form = '^(%x+%-%x+%-8%x+%-%x+%-%x+):(%d*[57])%f[:%z]'
 
 -- Besides its owner field a lock that may linger has two fields at most: the mode, and a read hold
 -- of the writer. Without the permissions, the caller waits for the end of the linger time.

@@ -20,6 +20,7 @@ use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
 use crate::stats::Stats;
 use crate::synchronizer::latch::CountDownLatch;
+use crate::synchronizer::once::Once;
 use crate::synchronizer::plain::PlainSemaphore;
 use crate::synchronizer::semaphore::Semaphore;
 
@@ -135,6 +136,13 @@ impl Client {
     /// Redisson's `getFencedLock`. See [`FencedLock`].
     pub fn fenced_lock(&self, name: impl Into<String>) -> FencedLock {
         Lock::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the work with this name, which is done once. No round trip.
+    ///
+    /// Redisson has no such kind. See [`Once`].
+    pub fn once(&self, name: impl Into<String>) -> Once {
+        Once::new(Arc::clone(&self.engine), name.into())
     }
 
     /// Returns the lock with this name that is granted by arrival and weight. No round trip.

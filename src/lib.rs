@@ -38,7 +38,7 @@
 //! - *Poll*: a request that asks whether an awaited lock is free, in case a message was lost.
 //! - *Owner field*: the text `<client id>:<hold number>`, which identifies a hold in Redis. The
 //!   number is the time of the request in microseconds since 1970, by the clock of the client. The
-//!   remainder of this number divided by 5 tells the kind: 1 fair, 2 fenced, 3 queue, 4 spin, 0 any
+//!   last digit of this number tells the kind: 1 fair, 2 and 7 fenced, 3 queue, 4 spin, 6 once, any
 //!   other.
 //! - *Event listener*: a value of the program that implements [`Events`].
 //!
@@ -130,6 +130,26 @@
 //! let permit = jobs.acquire()?;           // blocks until one of 20 permits is free
 //! // ... work of at most 20 callers at a time, on all machines ...
 //! permit.release()?;                      // or drop it
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
+//! # Work that is done once
+//!
+//! [`Client::once`] returns a [`Once`]: work that one of many callers does, such as a scheduled job or
+//! a request with an idempotency key, and whose result all of them get. [`Once::begin`] returns the
+//! result, or an [`OnceRun`] to the caller that has to work: a lock, which is renewed until
+//! [`OnceRun::commit`] ends it with a result.
+//!
+//! ```no_run
+//! # fn import() -> Vec<u8> { Vec::new() }
+//! use leasehold::Begin;
+//!
+//! let client = leasehold::Client::open("redis://127.0.0.1/")?;
+//! let done = match client.once("import:2026-11-25").begin()? {
+//!     Begin::Run(run) => run.commit(import())?,
+//!     Begin::Done(done) => done,
+//! };
+//! println!("{} bytes", done.value().len());
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
@@ -289,6 +309,8 @@ pub use util::system::channel::Receiver;
 pub use uuid::Uuid;
 
 pub use synchronizer::latch::{CountDownGuard, CountDownLatch};
+pub use synchronizer::once::{Begin, Once, OnceOutcome};
+pub use synchronizer::once_run::OnceRun;
 pub use synchronizer::permit::Permit;
 pub use synchronizer::plain::PlainSemaphore;
 pub use synchronizer::semaphore::Semaphore;

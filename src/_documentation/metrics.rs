@@ -30,8 +30,8 @@
 //!
 //! All clients of a process share the metrics. Every metric except `leasehold_reconnects_total` has
 //! two labels:
-//! - `kind`: `plain`, `named`, `fair`, `fenced`, `queue`, `read`, `write`, `spin`, `semaphore`,
-//!   `plain_semaphore`, `latch`; `multi` and `red` for the calls of a
+//! - `kind`: `plain`, `named`, `fair`, `fenced`, `once`, `queue`, `read`, `write`, `spin`,
+//!   `semaphore`, `plain_semaphore`, `latch`; `multi` and `red` for the calls of a
 //!   [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock). Their holds have the kinds
 //!   of the members.
 //! - `label`: the text of [`Lock::with_label`](crate::Lock::with_label), empty for a handle without

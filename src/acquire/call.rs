@@ -18,7 +18,9 @@ use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, JoinOutcome, YieldsTo};
 use crate::stats::{CallRecord, Series};
+use crate::transport::reply::Reply;
 use crate::util::clock::{self, Moment, Patience};
+use crate::util::system::OnceLock;
 
 /// Time after the caller's deadline in which the last reply may still arrive.
 ///
@@ -46,6 +48,8 @@ pub(crate) struct AcquireOptions<'a> {
     pub(crate) permits: Option<PermitRequest>,
     /// Counts the wait; `None` for a part of a call that does not wait.
     pub(crate) record: Option<&'a CallRecord<'a>>,
+    /// Gets the reply of a server that there is nothing to take, because the work is done.
+    pub(crate) settled: Option<&'a OnceLock<Reply>>,
     /// Whether the call repeats a question of a longer one. It then fails at once where it would
     /// have to connect to a server that pauses after a failure.
     pub(crate) is_repeated: bool,
@@ -64,6 +68,7 @@ impl AcquireOptions<'_> {
             yields_by: Some(patience),
             permits: None,
             record: None,
+            settled: None,
             is_repeated: false,
         }
     }

@@ -122,7 +122,7 @@ impl HoldHandle {
         self.with_lock_name(Error::lost(self.hold.lost_reason(), text))
     }
 
-    pub(super) fn with_lock_name(&self, error: Error) -> Error {
+    pub(crate) fn with_lock_name(&self, error: Error) -> Error {
         error.with_lock_name(Arc::clone(self.context.local.name().given()))
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Reading order: `call.rs` (one call of a verb), `acquirer.rs` (a caller that asks for a new
 //! hold), `question.rs` (its question for the [loop](crate::wait), and the acquire command),
-//! `handle.rs` (a guard's share of a hold), `release.rs` (the end of a share). Imports: `wait` and
-//! below.
+//! `handle.rs` (a guard's share of a hold), `release.rs` (the end of a share), `commit.rs` (the end
+//! that leaves a result). Imports: `wait` and below.
 
 mod acquirer;
 mod call;
+mod commit;
 mod handle;
 #[cfg(all(test, leasehold_model))]
 mod model;

@@ -80,6 +80,8 @@ pub(super) struct LockQuestion<'a> {
     /// The number of threads that may have the hold, one after the other; zero before the first
     /// attempt.
     max_holders: u32,
+    /// Whether a server has told that there is nothing to take.
+    is_settled: bool,
     leftovers: Leftovers,
     /// The place in the queue of a queue lock, as the server last reported it.
     place: Option<Place>,
@@ -159,6 +161,7 @@ impl<'a> LockQuestion<'a> {
             has_left: false,
             has_slept: false,
             max_holders: 0,
+            is_settled: false,
             leftovers: Leftovers::default(),
             place: None,
             schedule: RetrySchedule::new(now, poll_interval, back_off, seed, call.rules.pace()),
@@ -329,6 +332,9 @@ impl Question for LockQuestion<'_> {
     /// The lock may have been free if the last attempt of this call, of the call at the head of the
     /// queue, or the last queue heartbeat got no reply. The error of these is then the outcome.
     fn give_up(&mut self) -> Result<Option<HoldHandle>> {
+        if self.is_settled {
+            return Ok(None);
+        }
         let own = self.schedule.take_error();
         let of_others = || self.context().local.last_error(clock::now());
         own.or_else(of_others).map_or(Ok(None), Err)
@@ -336,6 +342,10 @@ impl Question for LockQuestion<'_> {
 
     fn patience(&self) -> Patience {
         self.call.options.patience
+    }
+
+    fn is_over(&self, now: Moment) -> bool {
+        self.is_settled || self.patience().is_over(now)
     }
 
     fn check_not_ended(&self) -> Result<()> {
@@ -625,6 +635,7 @@ impl LockQuestion<'_> {
         let offered = self.call.rules.offered(&reply.value);
         let other_capacity = self.call.rules.other_capacity(&reply.value);
         let slots = self.call.rules.slots(&reply.value);
+        let value = self.call.options.settled.map(|_| reply.value.clone());
         let reply = self.call.rules.read_acquire(reply.value);
         let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
         if !matches!(reply, AcquireReply::Exceeds { .. }) {
@@ -639,6 +650,17 @@ impl LockQuestion<'_> {
                 self.granted(sent, connection, (token, slots), generation)
             }
             (AcquireReply::Exceeds { capacity }, _) => Err(self.too_many(capacity)),
+            (AcquireReply::Settled, _) => {
+                if let Some((settled, value)) = self.call.options.settled.zip(value) {
+                    // The first reply stays.
+                    let _ = settled.set(value);
+                }
+                self.is_settled = true;
+                let now = clock::now();
+                self.call.series().answered(sent.until(now));
+                self.context().local.set_last_error(None);
+                Ok(None)
+            }
             (AcquireReply::Refused { left, queued }, _) => {
                 if let Some(queued) = queued {
                     self.queued(&queued, sent, generation);

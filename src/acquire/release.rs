@@ -73,7 +73,7 @@ impl HoldHandle {
     }
 
     /// Tells the watchdog if the hold has ended in this process; releases a lost hold.
-    fn after_end(&self, outcome: &EndOutcome) {
+    pub(super) fn after_end(&self, outcome: &EndOutcome) {
         if matches!(outcome, EndOutcome::Queued | EndOutcome::Lost) {
             self.context.engine.watchdog.unwatch(&self.hold);
         }
@@ -121,7 +121,7 @@ impl HoldHandle {
         self.hold.release_call(name, now)
     }
 
-    fn background_release(&self) -> Request {
+    pub(super) fn background_release(&self) -> Request {
         self.watched().background_release(self.release(), self.effect())
     }
 

@@ -33,6 +33,9 @@ const CLIENTS: &str = "leasehold_alive";
 /// The prefix of the turns at a read-write lock.
 const TURNS: &str = "leasehold_turns";
 
+/// The prefix of the result of work that is done once.
+const RESULT: &str = "leasehold_once";
+
 /// The prefixes of the record of an election's leader, and of the channel of its observers.
 const LEADER: &str = "leasehold_leader";
 const ELECTION_CHANNEL: &str = "leasehold_election";
@@ -75,6 +78,7 @@ struct DerivedKeys {
     waiters: String,
     clients: String,
     turns: String,
+    result: String,
 }
 
 /// The additional keys and channels of semaphores and latches.
@@ -143,6 +147,7 @@ impl Name {
                 waiters: make(WAITERS),
                 clients: make(CLIENTS),
                 turns: make(TURNS),
+                result: make(RESULT),
             })
         })
     }
@@ -155,6 +160,11 @@ impl Name {
     /// Returns the key of the turns of the callers that wait for a read-write lock.
     pub(crate) fn turns_key(&self) -> &str {
         &self.derived().turns
+    }
+
+    /// Returns the key of the result of work that is done once, a hash.
+    pub(crate) fn result_key(&self) -> &str {
+        &self.derived().result
     }
 
     /// Returns the key of the last fencing token that was handed out.
@@ -443,6 +453,7 @@ mod tests {
         assert_eq!(Name::keys_of_expiries("{x}:timeout").collect::<Vec<_>>(), ["x", "{x}"]);
         assert_eq!(plain.claim_key(), "leasehold_claim:{x}");
         assert_eq!(plain.slots_key(), "leasehold_slots:{x}");
+        assert_eq!(plain.result_key(), "leasehold_once:{x}");
         assert_eq!(plain.leader_key(), "leasehold_leader:{x}");
         assert_eq!(tagged.election_channel(), "leasehold_election:a{b}c");
         assert_eq!(plain.latch_channel(), "redisson_countdownlatch__channel__{x}");
@@ -462,12 +473,12 @@ mod tests {
                 let timeouts = name.timeouts_key();
                 let [permits, expiries] = [name.permits_channel(), name.expiries_key()];
                 let [claim, round] = [name.claim_key(), name.round_key()];
-                let slots = name.slots_key();
+                let [slots, result] = [name.slots_key(), name.result_key()];
                 let request = name.request_key(&owner);
                 let [leader, election] = [name.leader_key(), name.election_channel()];
                 let of_locks = [channel, rw_channel, token, queue, timeouts, &own, &timeout];
                 let of_others =
-                    [permits, expiries, claim, slots, round, &request, &leader, &election];
+                    [permits, expiries, claim, slots, result, round, &request, &leader, &election];
                 for derived in of_locks.into_iter().chain(of_others) {
                     prop_assert_eq!(slot(name.key().as_bytes()), slot(derived.as_bytes()));
                 }

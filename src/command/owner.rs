@@ -45,9 +45,9 @@ pub(crate) fn is_owner_field(name: &str) -> bool {
 /// This process never uses a number twice, also after its clock has stepped back: the number is
 /// then the next one behind the last. All attempts that may take effect have the same number.
 ///
-/// The last digit tells what the other data of the lock do not. Its remainder by 5 is the kind of the
-/// hold, so a reader knows the kind of a hold whose process does not answer. From 5 on the hold may
-/// linger, so whoever is refused because of it asks its client to give it up (`ask_holder.lua`).
+/// The last digit tells what the other data of the lock do not: the kind of the hold, so that a reader
+/// knows it although its process does not answer; and whether the hold may linger, so that whoever is
+/// refused because of it asks its client to give it up (`ask_holder.lua`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HoldId(u64);
 
@@ -56,13 +56,22 @@ per_process! {
     static LAST: AtomicU64 = AtomicU64::new(0);
 }
 
-/// The kinds in the order of the remainders that stand for them.
+/// The kind that each last digit stands for, and whether the hold may linger.
 ///
-/// Holds of the other kinds have the remainder of a plain lock, and are known by their data.
-const KINDS: [Kind; 5] = [Kind::Plain, Kind::Fair, Kind::Fenced, Kind::Queued, Kind::Spin];
-
-/// The number of last digits.
-const DIGITS: u64 = 10;
+/// Holds of the other kinds have the digit of a plain lock, and are known by their data.
+const DIGITS: [(Kind, bool); 10] = [
+    (Kind::Plain, false),
+    (Kind::Fair, false),
+    (Kind::Fenced, false),
+    (Kind::Queued, false),
+    (Kind::Spin, false),
+    (Kind::Plain, true),
+    (Kind::Once, false),
+    (Kind::Fenced, true),
+    // Unused.
+    (Kind::Plain, false),
+    (Kind::Plain, false),
+];
 
 impl HoldId {
     /// Returns the number of a hold that a caller asks for now, of a plain lock or of no lock.
@@ -84,18 +93,19 @@ impl HoldId {
 
     /// Returns the kind that a hold number tells.
     pub(crate) fn kind_of(number: u64) -> Kind {
-        KINDS[(number % KINDS.len() as u64) as usize]
+        DIGITS[(number % DIGITS.len() as u64) as usize].0
     }
 
     /// Returns whether the hold may linger after its last guard.
     pub(crate) fn may_linger(self) -> bool {
-        self.0 % DIGITS >= KINDS.len() as u64
+        DIGITS[(self.0 % DIGITS.len() as u64) as usize].1
     }
 
     /// Returns the last digit of the numbers of such holds.
     fn digit(kind: Kind, lingers: bool) -> u64 {
-        let kind = KINDS.iter().position(|it| *it == kind).unwrap_or(0);
-        (kind + if lingers { KINDS.len() } else { 0 }) as u64
+        let position = |kind| DIGITS.iter().position(|digit| *digit == (kind, lingers));
+        let digit = position(kind).or_else(|| position(Kind::Plain));
+        digit.unwrap_or(0) as u64
     }
 
     fn now() -> Duration {
@@ -109,7 +119,8 @@ impl HoldId {
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         let next = |last: u64| {
             let first = now.max(last.saturating_add(step));
-            first.saturating_add((DIGITS + digit - first % DIGITS) % DIGITS)
+            let digits = DIGITS.len() as u64;
+            first.saturating_add((digits + digit - first % digits) % digits)
         };
         let update = |last| Some(next(last).saturating_add(u64::from(count.max(1) - 1)));
         let (Ok(last) | Err(last)) =
@@ -391,7 +402,10 @@ mod tests {
 
     #[test]
     fn hold_numbers_are_never_used_twice() {
-        let next = |at: usize| HoldId::of(KINDS[at % KINDS.len()], at.is_multiple_of(2)).0;
+        let next = |at: usize| {
+            let (kind, lingers) = DIGITS[at % DIGITS.len()];
+            HoldId::of(kind, lingers).0
+        };
         let many = |_| std::thread::spawn(move || (0..1000).map(next).collect());
         let threads: Vec<std::thread::JoinHandle<Vec<u64>>> = (0..4).map(many).collect();
         let mut all: Vec<u64> =

@@ -4,8 +4,8 @@
 //! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`). The
 //! scripts that grant a queue lock begin with a common text; so do those that look at the head of
 //! the queue of a fair lock, those that must know whether a hash is that of a lock, those that refuse
-//! a caller for a hold that may linger, and those that describe a semaphore. Each common text is a
-//! file of its own.
+//! a caller for a hold that may linger, those that take a lock with tokens, and those that describe a
+//! semaphore. Each common text is a file of its own.
 //!
 //! A script that announces a release does so by a publication that has a form for shards. The wake
 //! channel, on which an acquire script publishes a refusal, is no shard channel, so with sharded
@@ -39,7 +39,12 @@ pub(crate) static FAIR_LEAVE: Script = script!("fair_leave" after "fair_queue");
 pub(crate) static FAIR_FORCE_UNLOCK: Script =
     script!("fair_force_unlock" after "fair_queue" after "lock_form");
 
-pub(crate) static FENCED_ACQUIRE: Script = script!("fenced_acquire" after "ask_holder");
+pub(crate) static FENCED_ACQUIRE: Script =
+    script!("fenced_acquire" after "ask_holder" after "fenced_take");
+
+pub(crate) static ONCE_ACQUIRE: Script =
+    script!("once_acquire" after "ask_holder" after "fenced_take");
+pub(crate) static ONCE_COMMIT: Script = script!("once_commit");
 
 pub(crate) static QUEUE_ACQUIRE: Script = script!("queue_acquire" after "queue_grant");
 pub(crate) static QUEUE_RELEASE: Script = script!("queue_release" after "queue_grant");

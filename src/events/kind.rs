@@ -23,6 +23,8 @@ pub enum Kind {
     Write,
     /// The spin lock of [`Client::spin_lock`](crate::Client::spin_lock).
     Spin,
+    /// The work of [`Client::once`](crate::Client::once).
+    Once,
     /// A [`RedLock`](crate::RedLock).
     Red,
     /// The semaphore of [`Client::semaphore`](crate::Client::semaphore).
@@ -45,6 +47,7 @@ impl Kind {
             Kind::Read => "read lock",
             Kind::Write => "write lock",
             Kind::Spin => "spin lock",
+            Kind::Once => "work done once",
             Kind::Red => "red lock",
             Kind::Semaphore => "semaphore",
             Kind::PlainSemaphore => "plain semaphore",
@@ -56,6 +59,7 @@ impl Kind {
     pub(crate) fn subject(self) -> &'static str {
         match self {
             Kind::Semaphore => "a permit of",
+            Kind::Once => "the run of",
             _ => "the lock",
         }
     }
@@ -64,6 +68,7 @@ impl Kind {
     pub(crate) fn bare_subject(self) -> &'static str {
         match self {
             Kind::Semaphore => "the permit",
+            Kind::Once => "the run",
             _ => "the lock",
         }
     }
@@ -79,6 +84,7 @@ impl Kind {
             Kind::Read => "read",
             Kind::Write => "write",
             Kind::Spin => "spin",
+            Kind::Once => "once",
             Kind::Red => "red",
             Kind::Semaphore => "semaphore",
             Kind::PlainSemaphore => "plain_semaphore",

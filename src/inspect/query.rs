@@ -180,7 +180,7 @@ impl<'a> Inspector<'a> {
     }
 
     /// Returns the reply of one server to a command.
-    pub(super) fn ask(&self, call: Call, target: Target) -> Result<Reply> {
+    pub(crate) fn ask(&self, call: Call, target: Target) -> Result<Reply> {
         Ok(self.engine.router.call(call, target, self.limit)?.value)
     }
 

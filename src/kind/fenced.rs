@@ -28,6 +28,11 @@ pub struct Fenced;
 
 kind_of_lock!(Fenced, Fenced);
 
+/// The hash, and the token counter.
+pub(super) fn keys(name: &Name) -> [&[u8]; 2] {
+    [name.key(), name.token_key()].map(str::as_bytes)
+}
+
 impl KindRules for Fenced {
     fn kind(&self) -> Kind {
         Kind::Fenced
@@ -39,11 +44,9 @@ impl KindRules for Fenced {
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
         let (lease, max_holders) = (args.millis(), Digits::new(args.max_holders.into()));
-        let counter = args.name.token_key();
-        let keys = [args.name.key().as_bytes(), counter.as_bytes()];
         let taking = [lease.as_bytes(), args.owner.as_bytes(), max_holders.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
-        Call::script(&script::FENCED_ACQUIRE, keys, argv)
+        Call::script(&script::FENCED_ACQUIRE, keys(args.name), argv)
     }
 
     /// A granted acquire returns its first token as a negative number; -1 is a refusal.

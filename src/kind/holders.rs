@@ -15,6 +15,7 @@ use crate::command::script;
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::named::Named;
+use crate::kind::once::OnceWork;
 use crate::kind::rules::KindRules;
 use crate::kind::semaphore::Permits;
 use crate::kind::{Fair, Fenced, Plain, Queued, Read, Spin, Write};
@@ -95,6 +96,7 @@ fn rules_of(kind: Kind) -> &'static dyn KindRules {
         Kind::Fenced => &Fenced,
         Kind::Queued => &Queued,
         Kind::Spin => &Spin,
+        Kind::Once => &OnceWork,
         _ => &Plain,
     }
 }
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn the_number_and_the_fields_tell_the_rules_of_a_release() {
         let client = owner::client_id();
-        for kind in [Kind::Plain, Kind::Fair, Kind::Fenced, Kind::Queued, Kind::Spin] {
+        for kind in [Kind::Plain, Kind::Fair, Kind::Fenced, Kind::Queued, Kind::Spin, Kind::Once] {
             let field = Owner::new(client, HoldId::of(kind, false), "").to_string();
             assert_eq!(found(&[b"", field.as_bytes(), b"1"]), [(kind, field)]);
         }

@@ -34,6 +34,7 @@ pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod holders;
 pub(crate) mod named;
+pub(crate) mod once;
 pub(crate) mod plain;
 pub(crate) mod queued;
 pub(crate) mod read_write;

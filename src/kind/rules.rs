@@ -156,6 +156,8 @@ pub(crate) enum AcquireReply {
     Granted(u64),
     /// Another holder has the lock. `left` is the remaining lease, `None` without an expiry.
     Refused { left: Option<Duration>, queued: Option<QueuedReply> },
+    /// The work is done: the reply has its result, and there is nothing to take.
+    Settled,
     /// The semaphore has fewer permits than the caller needs, those in use included.
     Exceeds { capacity: i64 },
 }

@@ -44,6 +44,26 @@ impl Local {
         clock: impl FnOnce() -> Moment,
         send: impl FnOnce() -> ConnectionId,
     ) -> EndOutcome {
+        self.end_as(hold, (share, true), clock, send)
+    }
+
+    /// Ends the only share of a hold as [`Local::end`] does, but passes the hold on to nobody.
+    pub(crate) fn end_for_good(
+        &self,
+        hold: &Arc<Hold>,
+        clock: impl FnOnce() -> Moment,
+        send: impl FnOnce() -> ConnectionId,
+    ) -> EndOutcome {
+        self.end_as(hold, (HoldShare::Guard, false), clock, send)
+    }
+
+    fn end_as(
+        &self,
+        hold: &Arc<Hold>,
+        (share, passes_on): (HoldShare, bool),
+        clock: impl FnOnce() -> Moment,
+        send: impl FnOnce() -> ConnectionId,
+    ) -> EndOutcome {
         let mut state = self.state.lock();
         let Some(entry) = state.holds.entry_mut(hold).filter(|entry| entry.has(share)) else {
             return match share {
@@ -56,7 +76,7 @@ impl Local {
             return EndOutcome::Nested;
         }
         let now = clock();
-        if let Some(hand_off) = state.hand_off(hold, now, &self.bounds) {
+        if passes_on && let Some(hand_off) = state.hand_off(hold, now, &self.bounds) {
             drop(state);
             hand_off.receiver.wake();
             if let Some(head) = &hand_off.head {
@@ -66,7 +86,7 @@ impl Local {
             return EndOutcome::HandedOff;
         }
         let emit = |listener: Option<&_>, held| self.emit_idle(hold, listener, held);
-        if state.linger(hold, now, emit) {
+        if passes_on && state.linger(hold, now, emit) {
             self.is_idle.store(true, Ordering::Relaxed);
             return EndOutcome::Lingers;
         }

@@ -1,9 +1,11 @@
-//! Public handles of semaphores and latches.
+//! Public handles of semaphores, latches, and work that is done once.
 //!
 //! This file has what they share: the checks of numbers and the calls of a handle. Imports `lock`
 //! and below.
 
 pub(crate) mod latch;
+pub(crate) mod once;
+pub(crate) mod once_run;
 pub(crate) mod permit;
 pub(crate) mod plain;
 pub(crate) mod semaphore;

@@ -13,14 +13,22 @@ use super::{Server, pttl};
 /// of each of a fair lock, of each that refuses a caller for a hold that may linger, of each that
 /// must know whether a hash is a lock, of each that knows the turns at a read-write lock, and of
 /// each that describes a semaphore. They are no scripts themselves.
-pub const COMMON_TEXTS: [&str; 6] =
-    ["queue_grant", "fair_queue", "ask_holder", "lock_form", "rw_turn", "permit_counts"];
+pub const COMMON_TEXTS: [&str; 7] = [
+    "queue_grant",
+    "fair_queue",
+    "ask_holder",
+    "fenced_take",
+    "lock_form",
+    "rw_turn",
+    "permit_counts",
+];
 
 /// The scripts that refuse a caller for a hold that may linger.
-const ASKING: [&str; 7] = [
+const ASKING: [&str; 8] = [
     "plain_acquire",
     "call_many",
     "fenced_acquire",
+    "once_acquire",
     "read_acquire",
     "write_acquire",
     "multi_acquire",
@@ -51,7 +59,8 @@ impl Script {
         let describes = ["semaphore_info", "lock_info"].contains(&&*self.name);
         let turns = ["read_acquire", "write_acquire", "write_release"].contains(&&*self.name);
         let asks = ASKING.contains(&&*self.name);
-        let has = [grants, self.name.starts_with("fair_"), asks, checks, turns, describes];
+        let fenced = ["fenced_acquire", "once_acquire"].contains(&&*self.name);
+        let has = [grants, self.name.starts_with("fair_"), asks, fenced, checks, turns, describes];
         let common = COMMON_TEXTS.into_iter().zip(has).filter(|(_, has)| *has);
         let common: String = common.map(|(text, _)| script(text).text).collect();
         common + &self.text

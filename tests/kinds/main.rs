@@ -11,6 +11,7 @@ mod keys;
 mod latch;
 mod linger;
 mod multi_lock;
+mod once;
 mod plain_semaphore;
 mod queued;
 mod read_write;

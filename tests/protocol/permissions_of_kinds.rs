@@ -5,7 +5,7 @@ use crate::harness::permissions::{DOCUMENT, rules_of_a_plain_lock};
 use crate::harness::subject::{Subject, SubjectGuard};
 use crate::harness::{Server, eventually, in_time, join};
 use leasehold::kind::LockKind;
-use leasehold::{CancelToken, Client, Lock};
+use leasehold::{Begin, CancelToken, Client, Lock};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
@@ -80,6 +80,7 @@ impl Stage {
         };
         match kind {
             "fenced" => self.use_all_operations(|client| client.fenced_lock("orders:1")),
+            "once" => self.use_once(),
             "fair" => self.use_all_operations(|client| client.fair_lock("orders:1")),
             "queue" => {
                 self.use_all_operations(|client| client.queue_lock("orders:1"));
@@ -129,7 +130,7 @@ impl Stage {
                 self.release_early(|client| client.spin_lock("orders:2"));
                 self.release_early(|client| client.lock("orders:3"));
             }
-            "election" | "named holder" | "semaphore" | "plain semaphore" | "latch" => {}
+            "once" | "election" | "named holder" | "semaphore" | "plain semaphore" | "latch" => {}
             other => panic!("unknown kind: {other}"),
         }
     }
@@ -152,6 +153,18 @@ impl Stage {
             end();
             in_time("the caller", waiting)
         })
+    }
+
+    fn use_once(&self) {
+        let [mine, theirs] = self.clients.each_ref().map(|it| it.once("orders:1"));
+        let Begin::Run(run) = mine.begin().expect("free") else { panic!("nobody has committed") };
+        self.renewals.await_more(2);
+        let done = self.wait_until(|| theirs.begin(), || drop(run.commit("x").expect("held")));
+        let Ok(Begin::Done(done)) = done else { panic!("{done:?}") };
+        assert_eq!(mine.outcome().expect("a reply"), Some(done));
+        assert!(theirs.forget().expect("a reply"));
+        drop(mine.begin().expect("free"));
+        eventually("it is released", || !self.server.ask::<bool>(&["EXISTS", "orders:1"]));
     }
 
     fn use_a_semaphore(&self) {
@@ -239,7 +252,7 @@ impl Stage {
 #[test]
 fn the_permissions_of_each_kind_suffice_and_are_used() {
     let table = table();
-    assert_eq!(table.len(), 10, "{table:?}");
+    assert_eq!(table.len(), 11, "{table:?}");
     thread::scope(|scope| {
         for (kind, more) in &table {
             scope.spawn(move || {
@@ -267,6 +280,7 @@ fn the_keys_and_channels_of_each_kind_are_needed() {
                 let wait = Duration::from_millis(50);
                 match kind {
                     "fenced" => client.fenced_lock("orders:1").try_lock_for_owned(wait).map(drop),
+                    "once" => client.once("orders:1").try_begin_for(wait).map(drop),
                     "fair" => client.fair_lock("orders:1").try_lock_for_owned(wait).map(drop),
                     "queue" => client.queue_lock("orders:1").try_lock_for_owned(wait).map(drop),
                     "election" => {

@@ -12,6 +12,7 @@ const OTHER_WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2:write";
 const RW_CHANNEL: &str = "redisson_rwlock:{the-lock}";
 const WAITERS: &str = "leasehold_queue:{the-lock}";
 const COUNTER: &str = "redisson_lock_token:{the-lock}";
+const RESULT: &str = "leasehold_once:{the-lock}";
 const QUEUE: [&str; 3] =
     [LOCK, "redisson_lock_queue:{the-lock}", "redisson_lock_timeout:{the-lock}"];
 const NO_EXPIRY: &str = "-1 held without expiry";
@@ -49,9 +50,10 @@ fn publishes_only_on_a_refusal(bare: &mut Bare, script: &str, keys: &[&str], arg
 fn no_repeated_acquire_shortens_a_lease() {
     let mut bare = Bare::start();
     let reads = timeout(MINE);
-    let scripts: [(&str, &[&str], &[&str]); 8] = [
+    let scripts: [(&str, &[&str], &[&str]); 9] = [
         ("plain_acquire", &[LOCK], &["60000", MINE]),
         ("fenced_acquire", &[LOCK, COUNTER], &["60000", MINE, "1"]),
+        ("once_acquire", &[LOCK, COUNTER, RESULT], &["60000", MINE, "1"]),
         ("fair_acquire", &QUEUE, &["60000", MINE, "300000", "300000"]),
         ("read_acquire", &[LOCK, &reads, TURNS], &["60000", MINE, "", "0"]),
         ("write_acquire", &[LOCK, TURNS], &["60000", WRITER, "0"]),
@@ -1157,6 +1159,64 @@ fn lock_info_tells_the_leases_of_readers() {
     assert!((30_000..=60_000).contains(&found.ttl));
     let [-2, first, second, -1, -2] = found.leases[..] else { panic!("{found:?}") };
     assert!((30_000..=40_000).contains(&first) && (20_000..=30_000).contains(&second));
+}
+
+#[test]
+fn once_acquire_takes_the_work_or_tells_its_result() {
+    let lease_or_token = "else the holder's remaining lease in ms, or if acquired the first token \
+                          of the block, negated";
+    let result = "of work that is done a list: 1 the time of the result in ms since 1970, 2 its \
+                  token, 3 its value";
+    documents("once_acquire", &[NO_EXPIRY, lease_or_token, result]);
+    let mut bare = Bare::start();
+    let keys = [LOCK, COUNTER, RESULT];
+    let args = |owner: &'static str| ["60000", owner, "1"];
+    let token = -bare.call("once_acquire", &keys, &args(MINE));
+    assert_eq!(bare.call("once_acquire", &keys, &args(MINE)), -token, "the same owner again");
+    let left = bare.call("once_acquire", &keys, &args(OTHER));
+    assert!((30_000..=60_000).contains(&left), "{left}");
+    publishes_only_on_a_refusal(&mut bare, "once_acquire", &keys, &args(OTHER));
+    bare.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(bare.call("once_acquire", &keys, &args(OTHER)), -1);
+
+    // A result is told to everybody, and nothing is taken.
+    bare.ask::<()>(&["HSET", RESULT, "at", "5", "token", "7", "value", "x", "owner", MINE]);
+    bare.ask::<()>(&["DEL", LOCK]);
+    let told: Vec<String> = bare.reply("once_acquire", &keys, &args(OTHER));
+    assert_eq!(told, ["5", "7", "x"]);
+    assert!(!bare.ask::<bool>(&["EXISTS", LOCK]));
+}
+
+#[test]
+fn once_commit_writes_one_result_and_ends_the_hold() {
+    let committed = "else a list: 1 the number of subscribers that received the message, 0 from a \
+                     repeated call, 2 the time of the result in ms since 1970";
+    documents("once_commit", &["-1 not held, and this hold has written no result", committed]);
+    let mut bare = Bare::start();
+    let keys = [LOCK, RESULT];
+    let args =
+        |owner: &'static str, value: &'static str| [owner, CHANNEL, "0", "60000", "7", value];
+    assert_eq!(bare.call("once_commit", &keys, &args(MINE, "x")), -1);
+    assert_eq!(bare.server.keys(), Vec::<String>::new(), "nothing is written");
+    bare.ask::<()>(&["HSET", LOCK, MINE, "1"]);
+    assert_eq!(bare.call("once_commit", &keys, &args(OTHER, "x")), -1, "another one runs");
+    let before = micros(&bare.server) / 1000;
+    let first: (i64, i64) = bare.reply("once_commit", &keys, &args(MINE, "x"));
+    assert!(first.0 == 0 && (before..=micros(&bare.server) / 1000).contains(&first.1), "{first:?}");
+    assert_eq!(bare.server.keys(), [RESULT]);
+    assert_ttl(&bare.server, RESULT, 30_000..=60_000);
+
+    // A copy changes nothing, also while another one has the work.
+    bare.ask::<()>(&["HSET", LOCK, OTHER, "1"]);
+    let again: (i64, i64) = bare.reply("once_commit", &keys, &args(MINE, "y"));
+    assert_eq!(again, (0, first.1));
+    let at = first.1.to_string();
+    let result = [("at", &*at), ("owner", MINE), ("token", "7"), ("value", "x")];
+    let result = result.map(|(field, value)| (field.to_owned(), value.to_owned()));
+    assert_eq!(bare.ask::<BTreeMap<String, String>>(&["HGETALL", RESULT]), result.into());
+    bare.ask::<()>(&["DEL", RESULT]);
+    assert_eq!(bare.call("once_commit", &keys, &args(MINE, "x")), -1, "it is forgotten");
+    bare.assert_held_by(OTHER);
 }
 
 #[test]

@@ -188,7 +188,9 @@ impl Environment for Process {
         });
         match Plain.read_acquire(self.server.execute(&call)).expect("a number") {
             AcquireReply::Granted(_) => AttemptOutcome::Granted(ConnectionId::at(0, 0)),
-            AcquireReply::Refused { .. } | AcquireReply::Exceeds { .. } => AttemptOutcome::Refused,
+            AcquireReply::Refused { .. } | AcquireReply::Exceeds { .. } | AcquireReply::Settled => {
+                AttemptOutcome::Refused
+            }
         }
     }
 

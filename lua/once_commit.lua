@@ -1,0 +1,23 @@
+-- Writes the result of work and ends the hold, if the caller still has the hold.
+-- KEYS: 1 the lock's hash, 2 the result, a hash
+-- ARGV: 1 owner, 2 channel, 3 message, 4 ms for which the result is kept, 5 the token of the hold,
+--   6 the value
+-- RETURNS: -1 not held, and this hold has written no result; else a list: 1 the number of
+--   subscribers that received the message, 0 from a repeated call, 2 the time of the result in ms
+--   since 1970
+-- Atomic: only the holder may write the result, and the hold must end with it.
+local lock, result, owner, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local message, keep, token, value = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+
+-- A key of another type is an error before the first write. A server with full memory refuses HSET
+-- as the first write of a script, so HDEL comes first.
+local done = redis.call('hmget', result, 'owner', 'at')
+local time = redis.call('time')
+local at = time[1] * 1000 + math.floor(time[2] / 1000)
+if redis.call('hdel', lock, owner) == 0 then
+  return done[1] == owner and { 0, tonumber(done[2]) } or -1
+end
+redis.call('hset', result, 'owner', owner, 'token', token, 'value', value)
+redis.call('hset', result, 'at', string.format('%.0f', at))
+redis.call('pexpire', result, keep)
+return { redis.call('publish', channel, message), at }

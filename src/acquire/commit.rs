@@ -1,0 +1,107 @@
+//! The commit of work that is done once: it ends the hold, and leaves a result.
+//!
+//! The hold ends in this process when the commit is queued, as with `unlock`, but passes to no other
+//! thread: its owner field names the result. A commit without a reply is sent again until there is
+//! one, or until the lease is over; each copy finds what an earlier one did. Then the hold is
+//! released behind the last copy, so that a result comes now or never.
+
+use std::time::Duration;
+
+use crate::acquire::{HoldHandle, LockContext};
+use crate::cancel::Limit;
+use crate::error::{Error, Result};
+use crate::kind::once::{self, CommitReply};
+use crate::transport::call::{Call, ConnectionId};
+use crate::transport::pool::Target;
+use crate::transport::pool::request::{CallReply, EarlierCopies, Outcome};
+use crate::transport::pool::router::RoutedCall;
+use crate::transport::reply::Reply;
+use crate::util::clock;
+use crate::util::sync::Parker;
+
+/// The last outcome of a commit.
+struct Committed {
+    connection: ConnectionId,
+    outcome: Outcome,
+    /// Whether a copy without a reply may have run.
+    may_have_run: bool,
+}
+
+impl HoldHandle {
+    /// Writes the result of the work and ends the hold. Returns the time of the result, in ms since
+    /// 1970.
+    ///
+    /// Blocks until there is a reply, or until the lease is over. One round trip.
+    pub(crate) fn commit(mut self, keep: Duration, value: &[u8]) -> Result<u64> {
+        self.ended = true;
+        let (begun, handle) = (clock::now(), &self);
+        let LockContext { engine, local } = &*handle.context;
+        let commit =
+            || once::commit(local.name(), handle.hold.owner(), handle.token(), keep, value);
+        let mut queued = None;
+        let outcome = local.end_for_good(&handle.hold, clock::now, || {
+            let target = handle.hold.late_connection().map_or(Target::Any, Target::Only);
+            queued.insert(engine.router.queue(commit(), target)).connection
+        });
+        handle.after_end(&outcome);
+        let Some(pending) = queued else { return Err(handle.lost()) };
+        let Committed { connection, outcome, may_have_run } = handle.await_commit(pending, &commit);
+        let reply = match outcome {
+            Ok(reply) => reply,
+            Err(failure) => {
+                let release = handle.background_release().maybe_duplicate(failure.is_written());
+                engine.router.send_background(release, Some(connection));
+                return Err(handle.with_lock_name(failure.into_error()));
+            }
+        };
+        // Earlier copies had the same effect as this one, which has told it.
+        let ended = |reply: CallReply, value| {
+            let reply = CallReply { value, copies: EarlierCopies::default(), ..reply };
+            local.finish_release(&handle.hold, Ok(reply))
+        };
+        let not_replicated = reply.not_replicated.clone();
+        match once::read_commit(reply.value.clone()) {
+            Ok(CommitReply::Committed { subscribers, at }) => {
+                ended(reply, Reply::Int(subscribers))?;
+                not_replicated.map_or(Ok(at), |error| Err(handle.with_lock_name(error)))
+            }
+            Ok(CommitReply::NotHeld) if may_have_run && begun.until(clock::now()) >= keep => {
+                // An earlier copy may have written a result that has expired.
+                local.finish_release(&handle.hold, Err(Error::timeout())).map(|()| 0)
+            }
+            Ok(CommitReply::NotHeld) => ended(reply, Reply::Int(-1)).map(|()| 0),
+            Err(error) => local.finish_release(&handle.hold, Err(error)).map(|()| 0),
+        }
+    }
+
+    /// Waits for the reply to a commit, and sends it again while the server is away.
+    fn await_commit(&self, mut pending: RoutedCall, commit: &dyn Fn() -> Call) -> Committed {
+        let engine = &self.context.engine;
+        let _call = engine.begin_call();
+        let limit = Limit::at(self.hold.last_deadline()).or_closed(&engine.closing);
+        let parker = Parker::mine();
+        let _watching = engine.watch_ends(None, &parker);
+        let mut may_have_run = false;
+        loop {
+            let (connection, outcome) = engine.router.wait(pending, &limit);
+            let again = match &outcome {
+                Ok(reply) => {
+                    may_have_run |= reply.copies.may_exist();
+                    None
+                }
+                Err(failure) => {
+                    may_have_run |= failure.is_written();
+                    let goes_on = failure.error.is_outage() && !limit.is_over(clock::now());
+                    goes_on.then(|| self.context.health().retry_at(clock::now(), &failure.error))
+                }
+            };
+            let Some(at) = again.filter(|at| *at < limit.end()) else {
+                return Committed { connection, outcome, may_have_run };
+            };
+            while clock::now() < at && !engine.closing.is_cancelled() {
+                parker.park_until(at);
+            }
+            pending = engine.router.queue(commit(), Target::Prefer(connection));
+        }
+    }
+}
