@@ -397,6 +397,7 @@ fn in_a_namespace(role: &Role) {
     child.expect_line("held");
     let pid = child.pid();
     child.kill();
+    role.say("killed");
     let last = "/proc/sys/kernel/ns_last_pid";
     let mut other = None;
     eventually("another process gets the id", || {
@@ -408,6 +409,7 @@ fn in_a_namespace(role: &Role) {
         }
         got
     });
+    role.say("replaced");
     let client = build(settings(args[0]).poll_interval(POLL).watchdog_timeout(NEVER));
     let is_free = take(&client, args[1], args[2], Some(BOUND / 2)).is_some();
     role.say(if is_free { "free" } else { "held" });
@@ -437,5 +439,5 @@ fn a_killed_process_in_another_pid_namespace_keeps_its_lock() {
 fn a_process_that_got_the_id_of_a_killed_holder_does_not_keep_its_lock() {
     let server = Server::start();
     let Some(mut child) = in_new_namespace(&server, "reuse") else { return };
-    child.expect_line("free");
+    ["killed", "replaced", "free"].iter().for_each(|line| child.expect_line(line));
 }
