@@ -271,6 +271,8 @@ fn a_process_whose_instance_started_again_learns_of_its_losses() {
     let guard = before.lock("a").lock().expect("free");
     let record = record_of_holder(&before);
     server.ask::<()>(&["HSET", &record, "born", "1"]);
+    let control = format!("leasehold:wake:{{{}}}", before.id());
+    eventually("the client listens", || server.numsub(&control) > 0);
     let after = build(settings(server.url()).instance("x"));
     assert!(take(&after, "a", "plain", None).is_some(), "it takes the lock over");
     assert_eq!((&*events.lost().name, guard.is_held()), ("a", false));
