@@ -48,7 +48,8 @@ mod os {
             Some(format!("{} {} {}", boot.trim_end(), pids.display(), times.display()))
         }
 
-        /// Returns whether no process has this id and this time of start.
+        /// Returns whether no process has this id and this time of start, which has a resolution of
+        /// 10 ms.
         pub(crate) fn is_gone(pid: u32, start: u64) -> bool {
             let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
             // `/proc` may hide the processes of other users, so it does not tell that none exists.

@@ -398,6 +398,14 @@ fn in_a_namespace(role: &Role) {
     let mut child = ChildProcess::start("dead_holders::child_entry", "hold", &args);
     child.expect_line("held");
     let pid = child.pid();
+    // The time of start has a resolution of 10 ms: a process that starts at the same time counts as
+    // the same one.
+    let start = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        let (_, numbers) = status.rsplit_once(')').expect("a name");
+        numbers.split_whitespace().nth(19).expect("a start").to_owned()
+    };
+    let born = start();
     child.kill();
     role.say("killed");
     let last = "/proc/sys/kernel/ns_last_pid";
@@ -405,7 +413,7 @@ fn in_a_namespace(role: &Role) {
     eventually("another process gets the id", || {
         std::fs::write(last, (pid - 1).to_string()).expect("root");
         let sleep = Command::new("sleep").arg("100").spawn().expect("a program");
-        let got = sleep.id() == pid;
+        let got = sleep.id() == pid && start() != born;
         if let Some(mut before) = other.replace(sleep) {
             let _ = (before.kill(), before.wait());
         }
@@ -439,10 +447,7 @@ fn a_killed_process_in_another_pid_namespace_keeps_its_lock() {
     assert!(take(&brisk(&server), "a", "plain", Some(3 * POLL)).is_none());
 }
 
-/// `a_process_with_the_id_of_the_holder_does_not_keep_the_lock` shows the same by a changed record.
 #[test]
-#[ignore = "3 of about 90 runs found the lock still held, each right after a build; the reason is \
-            not known yet: script/test --test faults a_process_that_got -- --ignored"]
 fn a_process_that_got_the_id_of_a_killed_holder_does_not_keep_its_lock() {
     let server = Server::start();
     let Some(mut child) = in_new_namespace(&server, "reuse") else { return };
