@@ -17,7 +17,7 @@ pub struct Control {
 }
 
 /// All seeded faults that the simulation finds, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 44] = [
+pub const CONTROLS: [Control; 46] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -80,6 +80,8 @@ pub const CONTROLS: [Control; 44] = [
     Control { fault: "taken-for-dead", promise: Promise::Exclusion, plan: seen_from_elsewhere },
     Control { fault: "dead-holders-kept", promise: Promise::Wait, plan: dead_holders },
     Control { fault: "slots-by-client", promise: Promise::Exclusion, plan: slots },
+    Control { fault: "commit-without-hold", promise: Promise::Result, plan: late_commits },
+    Control { fault: "late-commit-overwrites", promise: Promise::Result, plan: late_commits },
     // Faults that reviews found once, put back.
     Control {
         fault: "release-raced-by-message",
@@ -454,6 +456,18 @@ fn dead_holders(seed: u64) -> Plan {
 /// Clients have permits of one semaphore at the same time.
 fn slots(seed: u64) -> Plan {
     plain(seed, vec![Fault::Quiet], |work| Work { kinds: vec![Kind::Semaphore], locks: 1, ..work })
+}
+
+/// Commits arrive when their hold is over and another run has begun or is done.
+fn late_commits(seed: u64) -> Plan {
+    let plan = plain(seed, vec![Fault::LateRequests], |work| Work {
+        kinds: vec![Kind::Once],
+        locks: 8,
+        used_for: LONG,
+        leases: [Duration::from_millis(700); 2],
+        ..work
+    });
+    Plan { lasting: 1500..2500, ..plan }
 }
 
 /// Threads give their guards away, and wait for the lock.

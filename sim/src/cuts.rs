@@ -8,7 +8,7 @@ use crate::left::Inspected;
 use crate::run::{LONGEST, PREEMPTED};
 use crate::server::Server;
 use crate::system::thread;
-use leasehold::{Client, Error, Events, Released, Result, Semaphore};
+use leasehold::{Begin, Client, Error, Events, OnceRun, Released, Result, Semaphore};
 use leasehold_testserver::core::{Address, Core};
 use simulated::net::{self, Direction};
 use simulated::world::{self, Settings};
@@ -50,7 +50,7 @@ struct Case {
     run: fn(&Setup),
 }
 
-const CASES: [Case; 20] = [
+const CASES: [Case; 23] = [
     Case { name: "an acquire", run: acquire },
     Case { name: "an unlock", run: unlock },
     Case { name: "the release of a dropped guard", run: drop_guard },
@@ -58,6 +58,9 @@ const CASES: [Case; 20] = [
     Case { name: "an acquire of a queue lock", run: acquire_queued },
     Case { name: "the acquire of a waiter for a queue lock", run: wait_queued },
     Case { name: "an unlock of a queue lock", run: unlock_queued },
+    Case { name: "a begin of work", run: begin_work },
+    Case { name: "a commit", run: commit },
+    Case { name: "a deletion of a result", run: forget },
     Case { name: "an acquire of permits", run: acquire_permits },
     Case { name: "a release of permits", run: release_permits },
     Case { name: "the release of a dropped permit", run: drop_permits },
@@ -349,6 +352,78 @@ fn unlock_queued(setup: &Setup) {
     thread::sleep(AT_REST);
     next.unlock().expect("a repeated release has not touched this hold");
     assert_queue_is_gone(setup);
+}
+
+// --- work that is done once
+
+/// Runs work that nobody does.
+fn run_of(client: &Client, name: &str) -> Result<OnceRun> {
+    match client.once(name).try_begin()? {
+        Some(Begin::Run(run)) => Ok(run),
+        other => panic!("nobody does the work: {other:?}"),
+    }
+}
+
+/// Has the server learn the scripts.
+fn use_once_directly(setup: &Setup) {
+    run_of(&setup.direct, "warm").expect("it is well").commit("x").expect("it is held");
+    assert!(setup.direct.once("warm").forget().expect("it is well"));
+}
+
+fn begin_work(setup: &Setup) {
+    use_once_directly(setup);
+    setup.prepare();
+    let outcome = run_of(&setup.client, "a");
+    setup.heal();
+    match outcome {
+        Ok(run) => {
+            assert!(run.is_held() && setup.exists("a"));
+            run.commit("x").expect("it is held");
+        }
+        Err(error) => {
+            setup.assert_may_fail(&error);
+            wait_until("the begin is undone", || !setup.exists("a"));
+        }
+    }
+    assert!(!setup.exists("a"));
+}
+
+/// A commit goes on without a reply until its lease is over: here that is never.
+fn commit(setup: &Setup) {
+    use_once_directly(setup);
+    let run = run_of(&setup.client, "a").expect("it is well");
+    setup.prepare();
+    let healed = thread::spawn({
+        let server = setup.server.clone();
+        move || {
+            thread::sleep(AT_REST);
+            net::heal();
+            net::refuse_connections(server.id, false);
+        }
+    });
+    let own = run.commit("x").expect("a commit survives a cut");
+    healed.join().expect("no panic");
+    assert_eq!(setup.direct.once("a").outcome(), Ok(Some(own)));
+    setup.assert_released();
+    assert!(!setup.exists("a"));
+}
+
+fn forget(setup: &Setup) {
+    use_once_directly(setup);
+    run_of(&setup.direct, "a").expect("it is well").commit("x").expect("it is held");
+    setup.prepare();
+    let outcome = setup.client.once("a").forget();
+    setup.heal();
+    match &outcome {
+        Ok(was_there) => assert!(*was_there),
+        Err(error) => {
+            setup.assert_may_fail(error);
+            wait_until("the request is closed", || !records(setup).is_empty());
+        }
+    }
+    let is_open = records(setup).iter().any(|it| setup.server.text(it).as_deref() == Some("0"));
+    let left = setup.direct.once("a").outcome().expect("it is well");
+    assert_eq!(left.is_some(), is_open && outcome.is_err());
 }
 
 // --- permits with a lease

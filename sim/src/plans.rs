@@ -1,6 +1,7 @@
 //! The plan of each seed.
 
 use crate::fault::Fault;
+use crate::kind::Kind;
 use crate::plan::{Layout, Plan, Work};
 use std::ops::Range;
 use std::time::Duration;
@@ -82,12 +83,19 @@ fn with_own_work(plan: Plan) -> Plan {
         kinds,
         ..plan.work
     };
-    let mut faults = Fault::of(plan.layout, &work.kinds);
-    faults.push(Fault::LackReplicas);
     let overlapping = *rng.choice(&[0, 50]).expect("two");
     let (told, renewed) = (rng.bool(), *rng.choice(&[100, 100, 50, 150]).expect("four"));
     let lingering = *rng.choice(&[0, 0, 5, 45]).expect("four");
-    let work = Work { told, renewed, lingering, mortal: rng.bool(), ..work };
+    let mortal = rng.bool();
+    // None of these keys, some, or no others.
+    let kinds = match rng.u8(0..4) {
+        2 if plan.layout != Layout::Five => [work.kinds, vec![Kind::Once]].concat(),
+        3 if plan.layout != Layout::Five => vec![Kind::Once],
+        _ => work.kinds,
+    };
+    let mut faults = Fault::of(plan.layout, &kinds);
+    faults.push(Fault::LackReplicas);
+    let work = Work { told, renewed, lingering, mortal, kinds, ..work };
     if work.told && has_replicas {
         faults.extend([Fault::FullServer, Fault::MoveClock]);
     }

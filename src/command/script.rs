@@ -45,6 +45,7 @@ pub(crate) static FENCED_ACQUIRE: Script =
 pub(crate) static ONCE_ACQUIRE: Script =
     script!("once_acquire" after "ask_holder" after "fenced_take");
 pub(crate) static ONCE_COMMIT: Script = script!("once_commit");
+pub(crate) static ONCE_FORGET: Script = script!("once_forget");
 
 pub(crate) static QUEUE_ACQUIRE: Script = script!("queue_acquire" after "queue_grant");
 pub(crate) static QUEUE_RELEASE: Script = script!("queue_release" after "queue_grant");

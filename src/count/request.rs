@@ -1,4 +1,4 @@
-//! Changes of a count, each of which takes effect once.
+//! Changes of a count, each of which takes effect once; so does the deletion of a result of work.
 //!
 //! A request has a number. Its script changes the count and writes a *request record*, a key with
 //! that number, in one step. A repeated or delayed copy finds the record and changes nothing. So
@@ -47,7 +47,7 @@ pub(crate) const REQUEST_LIFETIME: Duration = Duration::from_secs(2 * RESEND_TIM
 /// How long the round of a latch stays after the last change of its count by this library.
 const ROUND_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// A change of the count of a plain semaphore or a latch, or of a capacity.
+/// A change of the count of a plain semaphore or a latch, of a capacity, or of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountChange {
     /// Takes permits, all or none.
@@ -66,6 +66,8 @@ pub(crate) enum CountChange {
     DeleteLatch,
     /// Sets the capacity of a semaphore with leased permits.
     Resize(u32),
+    /// Deletes the result of work.
+    Forget,
 }
 
 /// The end of a request that may have run, and whose caller has no reply.
@@ -87,7 +89,8 @@ impl CountChange {
             CountChange::SetPermits(_)
             | CountChange::SetCount(_)
             | CountChange::DeleteLatch
-            | CountChange::Resize(_) => Settlement::Close,
+            | CountChange::Resize(_)
+            | CountChange::Forget => Settlement::Close,
         }
     }
 
@@ -101,7 +104,8 @@ impl CountChange {
             | CountChange::Add(_)
             | CountChange::CountDown
             | CountChange::DeleteLatch
-            | CountChange::Resize(_) => true,
+            | CountChange::Resize(_)
+            | CountChange::Forget => true,
         }
     }
 
@@ -155,6 +159,10 @@ impl CountChange {
                 let keys = [key, expiries, record].map(str::as_bytes);
                 let args = [capacity.as_bytes(), permits, lifetime];
                 Call::script(&script::SEMAPHORE_RESIZE, keys, args)
+            }
+            CountChange::Forget => {
+                let keys = [name.result_key(), record].map(str::as_bytes);
+                Call::script(&script::ONCE_FORGET, keys, [lifetime])
             }
         }
     }

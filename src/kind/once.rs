@@ -69,11 +69,6 @@ pub(crate) fn look(name: &Name) -> Call {
     Call::on_key(b"HMGET", name.result_key().as_bytes(), &[b"at", b"token", b"value"])
 }
 
-/// Returns the call that deletes the result. A copy would delete the next one.
-pub(crate) fn forget(name: &Name) -> Call {
-    Call::on_key(b"DEL", name.result_key().as_bytes(), &[]).once()
-}
-
 /// Reads a result; `None` if there is none.
 pub(crate) fn read_result(reply: Reply) -> Result<Option<OnceResult>> {
     let parts = reply.into_list()?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::acquire::AcquireOptions;
 use crate::cancel::CancelToken;
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
+use crate::count::CountChange;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::events::{Events, Kind};
@@ -14,7 +15,6 @@ use crate::kind::once::{self, OnceResult, OnceWork};
 use crate::lock::handle::{SharedHandle, endless_wait_ended};
 use crate::stats::CallRecord;
 use crate::synchronizer::once_run::OnceRun;
-use crate::transport::pool::Target;
 use crate::transport::reply;
 use crate::util::clock::{self, EPOCH, Patience, WallTime};
 use crate::util::system::OnceLock;
@@ -298,17 +298,13 @@ impl Once {
     /// Deletes the result, so that the next caller runs the work. Returns whether there was one.
     ///
     /// Does not touch work that runs. Blocks until the server answers, for one response time-out at
-    /// most. One round trip. Sent once: after an error without an answer the result may be deleted.
+    /// most. One round trip.
     ///
     /// # Errors
-    /// Those of [`outcome`](Once::outcome).
+    /// Those of [`outcome`](Once::outcome). After an error without an answer the result may be
+    /// deleted, but no later one: the request takes effect once, or is closed in the background.
     pub fn forget(&self) -> Result<bool> {
-        self.handle.run(self.handle.response_limit(), |context, limit| {
-            let target = Target::prefer(context.local.unanswered_release());
-            let forget = once::forget(context.local.name());
-            let reply = context.engine.router.call(forget, target, limit)?;
-            Ok(reply.value.into_int()? > 0)
-        })
+        Ok(self.handle.change(CountChange::Forget)? == 1)
     }
 
     fn take(&self, patience: Patience) -> Result<Option<Begin>> {

@@ -4,7 +4,7 @@
 use crate::harness::bare::script;
 use crate::harness::faults::*;
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, eventually_some, in_time};
-use leasehold::{Builder, CancelToken, Client, Error, Result};
+use leasehold::{Begin, Builder, CancelToken, Client, Error, Result};
 use std::thread;
 use std::time::Duration;
 
@@ -245,6 +245,29 @@ fn a_late_copy_of_a_request_changes_nothing() {
         assert_eq!(count(&stage.server, "late"), settled, "{}", change.script);
         stage.end();
     }
+}
+
+/// A result that another run has committed meanwhile stays.
+#[test]
+fn a_late_copy_of_a_deletion_deletes_no_later_result() {
+    let stage = Stage::new();
+    let commit = |value: &str| match stage.other.once("late").begin().expect("nobody works on it") {
+        Begin::Run(run) => run.commit(value).expect("held"),
+        Begin::Done(done) => panic!("it is done: {done:?}"),
+    };
+    commit("first");
+    load(&stage.server, "once_forget");
+    stage.on_next("once_forget", Direction::Requests, Flow::Hold);
+    let error = stage.client.once("late").forget().expect_err("the request is held back");
+    assert!(error.is_timeout(), "{error}");
+    eventually("the request is closed", || record(&stage.server, "late").as_deref() == Some("0"));
+    assert!(stage.other.once("late").forget().expect("an answer"));
+    let second = commit("second");
+    let calls = stage.server.calls("evalsha");
+    stage.deliver_late();
+    assert!(stage.server.calls("evalsha") > calls, "the late copy ran");
+    assert_eq!(stage.other.once("late").outcome(), Ok(Some(second)));
+    assert!(stage.other.once("late").forget().expect("an answer"));
 }
 
 /// The client sends the request of the guard again over another connection.

@@ -23,10 +23,12 @@ pub enum Kind {
     Count,
     /// A latch: calls set its count, count it down, delete it and wait for it.
     Latch,
+    /// Work that is done once: calls run it, commit its result, read it and delete it.
+    Once,
 }
 
 impl Kind {
-    const ALL: [(Kind, &'static str); 11] = [
+    const ALL: [(Kind, &'static str); 12] = [
         (Kind::Plain, "plain"),
         (Kind::Fenced, "fenced"),
         (Kind::Fair, "fair"),
@@ -38,6 +40,7 @@ impl Kind {
         (Kind::Semaphore, "semaphore"),
         (Kind::Count, "count"),
         (Kind::Latch, "latch"),
+        (Kind::Once, "once"),
     ];
 
     /// Returns the kind with this name.
@@ -52,13 +55,13 @@ impl Kind {
 
     /// Whether a hold of this kind is one key, apart from what belongs to waiters.
     pub fn is_one_key(self) -> bool {
-        use Kind::{Fair, Fenced, Plain, Queued, Rw, Spin};
-        matches!(self, Plain | Fenced | Fair | Rw | Spin | Queued)
+        use Kind::{Fair, Fenced, Once, Plain, Queued, Rw, Spin};
+        matches!(self, Plain | Fenced | Fair | Rw | Spin | Queued | Once)
     }
 
     /// Whether a call can ask if a lock of this kind is held.
     pub fn is_lock(self) -> bool {
-        self.is_one_key() || self == Kind::Red
+        (self.is_one_key() && self != Kind::Once) || self == Kind::Red
     }
 
     /// Whether this is a semaphore, whose capacity may change.
@@ -71,8 +74,13 @@ impl Kind {
         matches!(self, Kind::Plain | Kind::Rw | Kind::Spin)
     }
 
-    /// Whether holds of this kind may have a fixed lease and a longest hold.
+    /// Whether holds of this kind may have a fixed lease and a minimum.
     pub fn has_leases(self) -> bool {
+        self.has_limits() && self != Kind::Once
+    }
+
+    /// Whether holds of this kind may have a longest hold, and a client of their own.
+    pub fn has_limits(self) -> bool {
         !matches!(self, Kind::Count | Kind::Latch | Kind::Election)
     }
 }

@@ -19,6 +19,9 @@ const WAITERS: &str = "leasehold_queue:";
 /// The prefix of the clients that wait for queue locks, which stay for as long.
 const CLIENTS: &str = "leasehold_alive:";
 
+/// The prefix of the results of work, which are kept for a while.
+const RESULTS: &str = "leasehold_once:";
+
 /// The prefix of the records of leaders. That of a killed leader stays for two leases.
 const LEADERS: &str = "leasehold_leader:";
 
@@ -122,7 +125,7 @@ pub fn by_ended_workers<S: Inspected>(
     let keys = masters.iter().flat_map(Inspected::keys);
     let mut left = acquire(keys.filter_map(|key| abandoned(&key)).collect());
     let mut on_servers = Vec::new();
-    let kept = [COUNTERS, SLOTS, REQUESTS, LATCHES, ROUNDS, TURNS];
+    let kept = [COUNTERS, RESULTS, SLOTS, REQUESTS, LATCHES, ROUNDS, TURNS];
     holds_within(ENDED, || {
         on_servers.clear();
         for server in masters {
@@ -161,10 +164,10 @@ fn is_kept_by_idle_workers(plan: &Plan, key: &str) -> bool {
         || plan.work.resized > 0;
     // A reader that has given up, or has got its lock another way, is announced for a while.
     let some = [
-        COUNTERS, SLOTS, QUEUES, LATCHES, ROUNDS, TURNS, REQUESTS, WAITERS, CLIENTS, LEADERS,
-        PERMITS, EXPIRIES,
+        COUNTERS, RESULTS, SLOTS, QUEUES, LATCHES, ROUNDS, TURNS, REQUESTS, WAITERS, CLIENTS,
+        LEADERS, PERMITS, EXPIRIES,
     ];
-    let kept = if expires { &some[..] } else { &some[..6] };
+    let kept = if expires { &some[..] } else { &some[..7] };
     kept.iter().any(|prefix| key.starts_with(prefix))
 }
 

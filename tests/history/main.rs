@@ -62,6 +62,7 @@ mod worker;
 mod workers;
 
 use harness::{process, slots, subject};
+use kind::Kind;
 use plan::{Layout, Plan};
 use report::{Counts, Report};
 use run::run;
@@ -121,6 +122,9 @@ fn assert_kept(layout: Layout) {
     plan.faults.retain(|fault| fault.is_of_processes());
     plan.work.lingering = if layout == Layout::Five { 0 } else { 20 };
     plan.work.mortal = true;
+    if layout != Layout::Five {
+        plan.work.kinds.extend([Kind::Once; 2]);
+    }
     run(&plan).assert_kept_and_busy();
 }
 

@@ -36,11 +36,11 @@ pub enum Event {
     Ends,
     /// The worker has released the hold.
     Ended(End),
-    /// The worker has made a call about a latch, or a lock is held. A wait has ended with an open
-    /// latch.
+    /// The worker has made a call about a latch or a result, or a lock is held. A wait has ended
+    /// with an open latch, or with work that is done.
     Done,
-    /// A reader or an observer of an election learns this leader, or that there is none. Or the
-    /// answer to a question has this token, and no value.
+    /// A reader or an observer of an election learns this leader, or that there is none. A caller
+    /// learns this result of work. Or the answer to a question has this token, and no value.
     Seen(Option<Seen>),
     /// The call gave up at its deadline, or changed nothing, or a lock is free.
     Refused,
@@ -50,11 +50,11 @@ pub enum Event {
     Stalled(Nanos),
 }
 
-/// The leader of an election, as another process sees it.
+/// The leader of an election, or the result of work, as another process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub token: u64,
-    /// The value of the leader, 0 for a text that is no number.
+    /// The value of the leader or of the result, 0 for a text that is no number.
     pub value: u64,
 }
 
@@ -83,14 +83,16 @@ pub struct Request {
     pub max_hold: Option<u64>,
     /// The minimum hold in milliseconds, or `None`.
     pub min_hold: Option<u64>,
-    /// The value of a candidate, another one for each call; otherwise 0.
+    /// How long the result of work is kept, in milliseconds.
+    pub keep: Option<u64>,
+    /// The value of a candidate or of a result, another one for each call; otherwise 0.
     pub value: u64,
 }
 
 /// The verb of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Acquires a lock or permits, wins an election, or waits for a latch.
+    /// Acquires a lock or permits, wins an election, waits for a latch, or begins work.
     Acquire,
     /// Acquires a lock as one of the members of a multi-lock.
     Join,
@@ -112,10 +114,13 @@ pub enum Verb {
     SetCount,
     CountDown,
     Delete,
+    /// Reads the result of work, or deletes it.
+    Outcome,
+    Forget,
 }
 
 impl Verb {
-    const ALL: [(Verb, &'static str); 13] = [
+    const ALL: [(Verb, &'static str); 15] = [
         (Verb::Acquire, "acquire"),
         (Verb::Join, "join"),
         (Verb::Lead, "lead"),
@@ -129,6 +134,8 @@ impl Verb {
         (Verb::SetCount, "set"),
         (Verb::CountDown, "down"),
         (Verb::Delete, "delete"),
+        (Verb::Outcome, "outcome"),
+        (Verb::Forget, "forget"),
     ];
 
     fn parse(word: &str) -> Option<Verb> {
@@ -148,11 +155,13 @@ impl std::fmt::Display for Verb {
 pub enum End {
     /// `unlock()` reported that the lock is released.
     Unlocked,
+    /// The commit of work reported that its result is written.
+    Committed,
     /// The guard was dropped.
     Dropped,
-    /// `unlock()` returned that the hold was lost.
+    /// `unlock()`, or the commit, returned that the hold was lost.
     Lost,
-    /// `unlock()` returned another error: the lock may be released or not.
+    /// `unlock()` returned another error: the lock may be released or not. Or the commit did.
     Unknown,
 }
 
@@ -168,6 +177,7 @@ impl Record {
             Event::Extended => "extended".to_owned(),
             Event::Ends => "ends".to_owned(),
             Event::Ended(End::Unlocked) => "unlocked".to_owned(),
+            Event::Ended(End::Committed) => "committed".to_owned(),
             Event::Ended(End::Dropped) => "dropped".to_owned(),
             Event::Ended(End::Lost) => "gone".to_owned(),
             Event::Ended(End::Unknown) => "unknown".to_owned(),
@@ -193,6 +203,7 @@ impl Record {
             "extended" => Event::Extended,
             "ends" => Event::Ends,
             "unlocked" => Event::Ended(End::Unlocked),
+            "committed" => Event::Ended(End::Committed),
             "dropped" => Event::Ended(End::Dropped),
             "gone" => Event::Ended(End::Lost),
             "unknown" => Event::Ended(End::Unknown),
@@ -247,6 +258,16 @@ impl Request {
         matches!(self.verb, Verb::Ask | Verb::Search)
     }
 
+    /// Whether the call reads or deletes the result of work.
+    pub fn is_of_result(&self) -> bool {
+        matches!(self.verb, Verb::Outcome | Verb::Forget)
+    }
+
+    /// Whether the lock is work that is done once.
+    pub fn is_once(&self) -> bool {
+        self.is_of(Kind::Once)
+    }
+
     /// Whether the call changes the capacity of a semaphore.
     pub fn is_change(&self) -> bool {
         matches!(self.verb, Verb::Resize | Verb::Add | Verb::Remove)
@@ -282,14 +303,14 @@ impl Request {
 
     fn line(&self) -> String {
         let Request { lock, shared, lease, renewed, max_wait, max_hold, min_hold, .. } = self;
-        let Request { linger, cancelled, weight, permits, verb, value, .. } = self;
-        let [lease, renewed, linger, max_hold, min_hold] =
-            [lease, renewed, linger, max_hold, min_hold]
+        let Request { linger, cancelled, weight, permits, verb, keep, value, .. } = self;
+        let [lease, renewed, linger, max_hold, min_hold, keep] =
+            [lease, renewed, linger, max_hold, min_hold, keep]
                 .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
         let limits = format!("{max_hold} {min_hold}");
         let wait = format!("{max_wait} {limits} {cancelled} {weight}");
         let leases = format!("{lease} {renewed} {linger}");
-        format!("asks {lock} {verb} {shared} {leases} {wait} {permits} {value}")
+        format!("asks {lock} {verb} {shared} {leases} {wait} {permits} {keep} {value}")
     }
 
     /// Returns a request that waits, with a renewed lease and no limits.
@@ -307,6 +328,7 @@ impl Request {
             permits: 1,
             max_hold: None,
             min_hold: None,
+            keep: None,
             value: 0,
         }
     }
@@ -319,7 +341,7 @@ impl Request {
         let (max_hold, min_hold) = (limit(words)?, limit(words)?);
         let cancelled = words.next()?.parse().ok()?;
         let [weight, permits] = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
-        let value = number(words)?;
+        let (keep, value) = (limit(words)?, number(words)?);
         Some(Request {
             lock,
             verb,
@@ -333,6 +355,7 @@ impl Request {
             permits,
             max_hold,
             min_hold,
+            keep,
             value,
         })
     }
@@ -366,6 +389,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
             permits: 2,
             max_hold,
             min_hold,
+            keep: min_hold.map(|min_hold| min_hold + 3),
             value: 91,
         })
     };
@@ -378,6 +402,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         Event::Extended,
         Event::Ends,
         Event::Ended(End::Unlocked),
+        Event::Ended(End::Committed),
         Event::Ended(End::Dropped),
         Event::Ended(End::Lost),
         Event::Ended(End::Unknown),
@@ -392,7 +417,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         let record = Record { attempt, at: 1 << 60, event };
         assert_eq!(Record::parse(&record.line()), Some(record));
     }
-    let asks = "1 2 asks a acquire false none 7 none none true 1 1";
+    let asks = "1 2 asks a acquire false none 7 none none true 1 1 none";
     for cut in ["", "1", "1 2", "1 2 as", asks, "1 2 granted", "1 2 seen 3", "x 2 valid"] {
         assert_eq!(Record::parse(cut), None, "{cut}");
     }

@@ -280,7 +280,10 @@ fn the_keys_and_channels_of_each_kind_are_needed() {
                 let wait = Duration::from_millis(50);
                 match kind {
                     "fenced" => client.fenced_lock("orders:1").try_lock_for_owned(wait).map(drop),
-                    "once" => client.once("orders:1").try_begin_for(wait).map(drop),
+                    "once" => {
+                        let once = client.once("orders:1");
+                        once.try_begin_for(wait).and_then(|_| once.forget()).map(drop)
+                    }
                     "fair" => client.fair_lock("orders:1").try_lock_for_owned(wait).map(drop),
                     "queue" => client.queue_lock("orders:1").try_lock_for_owned(wait).map(drop),
                     "election" => {

@@ -1220,6 +1220,24 @@ fn once_commit_writes_one_result_and_ends_the_hold() {
 }
 
 #[test]
+fn once_forget_deletes_one_result() {
+    documents("once_forget", &["1 deleted", "0 there was none"]);
+    let mut bare = Bare::start();
+    let forget = |bare: &mut Bare, record| bare.call("once_forget", &[RESULT, record], &["60000"]);
+    assert_eq!(forget(&mut bare, "first"), 0);
+    bare.ask::<()>(&["HSET", RESULT, "at", "5"]);
+    assert_eq!(forget(&mut bare, "first"), 0, "a late copy deletes no later result");
+    assert_eq!(bare.server.keys(), ["first", RESULT]);
+    assert_eq!((forget(&mut bare, "next"), forget(&mut bare, "next")), (1, 1));
+    assert_eq!(bare.server.keys(), ["first", "next"]);
+    assert_ttl(&bare.server, "next", 30_000..=60_000);
+    bare.ask::<()>(&["SET", RESULT, "a text"]);
+    let refused = bare.try_call::<redis::Value>("once_forget", &[RESULT, "third"], &["60000"]);
+    assert!(refused.is_err_and(|error| error.to_string().contains("WRONGTYPE")));
+    assert_eq!(bare.server.keys(), ["first", RESULT, "next"]);
+}
+
+#[test]
 fn lock_holders_tells_fields_and_permits() {
     let list = "one list per key: 1 the mode of a read-write lock, else an empty text, 2 .. a \
                 sample of the fields, each with its value";

@@ -14,6 +14,7 @@ mod limits;
 mod order;
 mod overlaps;
 mod questions;
+mod results;
 mod tokens;
 mod waits;
 
@@ -31,7 +32,7 @@ use std::time::Duration;
 /// The longest pause of `run` between two campaigns that fail.
 const PAUSE: Nanos = millis(5000);
 
-/// A leader of an election, or none, as a reader or an observer sees it.
+/// A leader of an election, or none, as a reader or an observer sees it; or a result of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sighting {
     pub at: Nanos,
@@ -81,7 +82,7 @@ pub struct Attempt {
     pub request: Request,
     pub asked: Nanos,
     pub outcome: Outcome,
-    /// The answers to a question about the leader, or the messages to an observer.
+    /// The answers to a question about the leader or the result, or the messages to an observer.
     pub seen: Vec<Sighting>,
     /// The kind and the text of the error of a call that failed; empty for others.
     pub error: String,
@@ -94,8 +95,8 @@ pub enum Outcome {
     Unknown,
     Refused(Nanos),
     Failed(Nanos),
-    /// A call about a latch succeeded, a question about a leader was answered, or an observation
-    /// has ended.
+    /// A call about a latch or a result succeeded, a question about a leader was answered, an
+    /// observation has ended, or the work is done.
     Done(Nanos),
     Held(Hold),
 }
@@ -240,6 +241,8 @@ pub enum Promise {
     Renewal,
     /// A question whether a lock is held has the right answer.
     Question,
+    /// A key has the result of its last run, and no run begins beside a result.
+    Result,
     /// No hold is valid for longer than its limit and one lease.
     Limit,
     /// A lock that was released before its minimum stays taken until then.
@@ -360,6 +363,9 @@ impl History {
                 others.into_iter().partition(|attempt| attempt.request.is_question());
             let (looks, attempts): (Vec<&Attempt>, Vec<&Attempt>) =
                 attempts.iter().partition(|attempt| attempt.request.is_look());
+            violations.extend(results::check(self, &attempts));
+            let attempts: Vec<&Attempt> =
+                attempts.into_iter().filter(|attempt| !attempt.request.is_of_result()).collect();
             let attempts = &attempts;
             violations.extend(questions::check(self, attempts, &questions));
             violations.extend(leaders::check(self, attempts, &looks));
@@ -743,13 +749,13 @@ mod examples {
 
     #[test]
     fn records_of_a_worker_become_attempts() {
-        let lines = "1 10 asks a acquire false none none none 100 none none false 1 1 0\n\
-                     2 11 asks a acquire true 70 none none 0 none none false 1 1 0\n\
+        let lines = "1 10 asks a acquire false none none none 100 none none false 1 1 none 0\n\
+                     2 11 asks a acquire true 70 none none 0 none none false 1 1 none 0\n\
                      1 12 granted 5\n0 13 stalled 4\n\
                      2 13 refused\n1 14 extended\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
                      3 18 granted 1\n\
-                     4 19 asks b acquire false none none none 7 none none true 2 1 0\n4 20 fai\n\
-                     5 21 asks c acquire false none none none 7 none none false 1 1 0\n\
+                     4 19 asks b acquire false none none none 7 none none true 2 1 none 0\n4 20 fai\n\
+                     5 21 asks c acquire false none none none 7 none none false 1 1 none 0\n\
                      5 22 failed timeout";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);

@@ -301,7 +301,7 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
             let is_known = attempt.request.verb != Verb::Join && disturbed(hold.granted).is_none();
             let from = if is_known { hold.granted } else { asked };
             let mut to = match (released(history, attempt, hold), hold.lost) {
-                (Some((at, End::Unlocked)), None) => freed(at, at),
+                (Some((at, End::Unlocked | End::Committed)), None) => freed(at, at),
                 // The permits of a killed process may not be given back after a failed request.
                 (Some((at, End::Dropped)), None) if is_finite => {
                     freed(at, done(history, attempt, given_up(history, attempt, at)))

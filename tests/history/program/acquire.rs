@@ -1,9 +1,9 @@
 //! The acquisition of locks and permits of all kinds, as a request asks for it.
 
 use super::held::{Held, Locked, OnLost};
-use super::{REPEATED, elections};
+use super::{REPEATED, elections, once};
 use crate::kind::{CAPACITY, Kind};
-use crate::record::Request;
+use crate::record::{Request, Seen};
 use crate::subject::Subject;
 use crate::system::channel::{self, RecvTimeoutError};
 use crate::system::{instant, thread};
@@ -14,11 +14,13 @@ use leasehold::{
 };
 use std::time::{Duration, Instant};
 
-/// A guard.
+/// A guard, or what a call gets in its place.
 pub(super) enum AnyGuard {
     OfThread(Box<dyn Held>),
     /// A guard that any thread may use.
     Sendable(Box<dyn Held + Send>),
+    /// The result of work that is done.
+    Done(Seen),
 }
 
 /// A guard, and its fencing token, or 0.
@@ -94,6 +96,7 @@ pub(super) fn acquire(kind: Kind, call: Call<'_>) -> Result<Option<Acquired>> {
         }
         Kind::Semaphore => lease_permits(call),
         Kind::Count => take_permits(call),
+        Kind::Once => once::begin(call),
         Kind::Latch => unreachable!("nobody holds a latch"),
     }
 }

@@ -5,11 +5,11 @@
 //! that a reader sees with the term of that call.
 
 use super::acquire::{Acquired, AnyGuard, Call, until_cancelled, with_span};
-use super::{Arguments, Sink, Thread, error_word};
+use super::{Arguments, Sink, Thread, error_word, value};
 use crate::kind::Kind;
 use crate::record::{End, Event, Record, Request, Seen, Verb, millis};
 use crate::system::channel::{Receiver, RecvTimeoutError};
-use crate::system::{Nanos, now, process_id, thread};
+use crate::system::{Nanos, now, thread};
 use leasehold::{Client, Election, Leader, Leadership};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,11 +25,6 @@ const QUESTIONS: Range<u32> = 1..5;
 /// An observer without messages looks for the end of the work once in this many checks of a holder.
 /// A brief one leaves then.
 const OBSERVED: u32 = 50;
-
-/// Returns the value of the leader for a call of this process.
-pub(super) fn value(attempt: u64) -> u64 {
-    u64::from(process_id()) << 32 | attempt
-}
 
 fn candidate(client: &Client, request: &Request) -> Election {
     let election = client.election(&*request.lock).with_weight(request.weight);
@@ -107,7 +102,7 @@ impl Thread<'_> {
 
     /// Works in `run` until a cancellation after the longest wait of the request.
     fn run(&mut self, request: Request) {
-        let value = value(self.next_attempt());
+        let value = value(Kind::Election, self.next_attempt());
         let request = Request { value, ..request };
         let election = candidate(&self.clients[0], &request);
         let mut waiting = Some(self.asks(request.clone()));

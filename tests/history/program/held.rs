@@ -1,7 +1,7 @@
 //! Guards of all kinds, and what only some of them can do.
 
 use crate::subject::{Subject, SubjectGuard};
-use leasehold::{Leadership, Permit, Result};
+use leasehold::{Leadership, OnceRun, Permit, Result};
 use std::time::Duration;
 
 /// A closure that a loss calls.
@@ -11,6 +11,10 @@ pub(super) type OnLost = Box<dyn FnOnce() + Send>;
 pub(super) trait Held {
     fn is_held(&self) -> bool;
     fn unlock(self: Box<Self>) -> Result<()>;
+    /// Writes the result of work and ends the hold, if this is work.
+    fn commit(self: Box<Self>, _value: u64) -> Result<()> {
+        self.unlock()
+    }
     /// Lets the lock release the hold, if it can.
     fn unlock_by_lock(self: Box<Self>) -> Result<()> {
         self.unlock()
@@ -99,6 +103,25 @@ impl Held for Leadership {
 
     fn on_lost(&self, call: OnLost) -> bool {
         Leadership::on_lost(self, call);
+        true
+    }
+}
+
+impl Held for OnceRun {
+    fn is_held(&self) -> bool {
+        OnceRun::is_held(self)
+    }
+
+    fn unlock(self: Box<Self>) -> Result<()> {
+        self.give_up()
+    }
+
+    fn commit(self: Box<Self>, value: u64) -> Result<()> {
+        OnceRun::commit(*self, value.to_string()).map(drop)
+    }
+
+    fn on_lost(&self, call: OnLost) -> bool {
+        OnceRun::on_lost(self, call);
         true
     }
 }

@@ -4,13 +4,14 @@ mod acquire;
 mod elections;
 mod held;
 mod latches;
+mod once;
 mod questions;
 mod resize;
 
 use crate::kind::{CAPACITY, Kind};
 use crate::plan::{MAX_WAIT, Plan, WEIGHT_STEP, Work};
 use crate::record::{End, Event, Record, Request, Verb, millis};
-use crate::system::{Nanos, Store, now, thread};
+use crate::system::{Nanos, Store, now, process_id, thread};
 use acquire::{Acquired, AnyGuard, Call, Manner, acquire, acquire_all};
 use held::Held;
 use leasehold::{Builder, Client, Error};
@@ -256,6 +257,9 @@ impl<'a> Thread<'a> {
         if kind == Kind::Election && self.only_looks_or_runs() {
             return;
         }
+        if kind == Kind::Once && self.only_reads_or_forgets() {
+            return;
+        }
         if kind.may_join() && self.happens(JOINED) {
             return self.take_together();
         }
@@ -269,8 +273,7 @@ impl<'a> Thread<'a> {
         // The permits of a plain semaphore, and the terms of a leader, have no end.
         let to_the_end =
             self.rng.u8(0..100) < self.arguments.work.kept_to_the_end && kind.has_leases();
-        let value = if kind == Kind::Election { elections::value(attempt) } else { 0 };
-        let request = Request { value, ..self.request(kind, to_the_end) };
+        let request = Request { value: value(kind, attempt), ..self.request(kind, to_the_end) };
         let manner = self.manner(kind);
         self.call(attempt, kind, request, manner, to_the_end);
     }
@@ -297,7 +300,7 @@ impl<'a> Thread<'a> {
     fn manner(&mut self, kind: Kind) -> Manner {
         let [is_owned, is_until, closes] =
             [OWNED, UNTIL, CLOSED].map(|percentage| self.happens(percentage));
-        Manner { is_owned, is_until, closes: closes && kind.has_leases() }
+        Manner { is_owned, is_until, closes: closes && kind.has_limits() }
     }
 
     /// Makes a call, and holds the lock for a while if it is granted.
@@ -323,6 +326,10 @@ impl<'a> Thread<'a> {
             }
             AnyGuard::Sendable(guard) => self.hold(&hold, guard, to_the_end),
             AnyGuard::OfThread(guard) => self.hold(&hold, guard, to_the_end),
+            AnyGuard::Done(seen) => {
+                self.record(attempt, now(), Event::Seen(Some(seen)));
+                self.record(attempt, now(), Event::Done);
+            }
         }
     }
 
@@ -375,8 +382,9 @@ impl<'a> Thread<'a> {
             scope.spawn(move || other.hold(hold, guard, to_the_end));
             if self.rng.bool() {
                 let lock = hold.request.lock.clone();
-                let again = Request { lock, ..self.request(hold.kind, false) };
                 let attempt = self.next_attempt();
+                let value = value(hold.kind, attempt);
+                let again = Request { lock, value, ..self.request(hold.kind, false) };
                 self.call(attempt, hold.kind, again, Manner::default(), false);
             }
         });
@@ -384,7 +392,7 @@ impl<'a> Thread<'a> {
 
     fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
         let shared = kind == Kind::Rw && self.rng.bool();
-        let max_hold = self.limit().filter(|_| kind.has_leases());
+        let max_hold = self.limit().filter(|_| kind.has_limits());
         let has_minimum = !shared && kind.has_leases() && kind != Kind::Red;
         let min_hold = self.limit().filter(|_| has_minimum);
         // An overdue hold may be kept until its renewed lease ends.
@@ -403,12 +411,13 @@ impl<'a> Thread<'a> {
             max_hold,
             min_hold,
             lease: fixed.then(|| self.rng.u64(self.arguments.work.fixed.clone())),
-            renewed: self.renewed().filter(|_| kind.has_leases() || kind == Kind::Election),
+            renewed: self.renewed().filter(|_| kind.has_limits() || kind == Kind::Election),
             linger: self.linger(),
             max_wait,
             cancelled: max_wait > 0 && self.happens(CANCELLED),
             weight: if is_queued { self.rng.u32(1..=10) } else { 1 },
             permits: if is_large { self.rng.u32(2..=CAPACITY) } else { 1 },
+            keep: self.keep(kind),
             value: 0,
         }
     }
@@ -475,7 +484,7 @@ impl<'a> Thread<'a> {
             assert!(has_heard, "no listener hears of a loss");
         }
         let how = self.end(hold, guard, valid);
-        if let (Some(heard), End::Unlocked) = (heard, how) {
+        if let (Some(heard), End::Unlocked | End::Committed) = (heard, how) {
             assert_eq!(heard.load(Ordering::SeqCst), 0, "a listener hears of a loss: unlocked");
         }
     }
@@ -515,7 +524,7 @@ impl<'a> Thread<'a> {
         end: Nanos,
     ) -> bool {
         let fenced = self.arguments.work.fenced;
-        let has_tokens = matches!(kind, Kind::Fenced | Kind::Queued | Kind::Election);
+        let has_tokens = matches!(kind, Kind::Fenced | Kind::Queued | Kind::Election | Kind::Once);
         // Shared holds lose updates to each other, and a fenced store wants tokens.
         let has_account = has_tokens || !(fenced || request.shared);
         let (account, token) = (&request.lock, if fenced { token } else { 0 });
@@ -567,8 +576,11 @@ impl<'a> Thread<'a> {
                 client.close();
             }
         }
-        let way = if valid { self.rng.u8(0..4) } else { 0 };
+        // A program that does not check its hold commits a run that is lost too.
+        let commits = hold.kind == Kind::Once && self.happens(once::COMMITTED);
+        let way = if valid && !commits { self.rng.u8(0..4) } else { 0 };
         let how = match way {
+            _ if commits => Some(guard.commit(hold.request.value)),
             0 | 1 => {
                 drop(guard);
                 None
@@ -578,6 +590,7 @@ impl<'a> Thread<'a> {
         };
         let how = match how {
             None => End::Dropped,
+            Some(Ok(())) if commits => End::Committed,
             Some(Ok(())) => End::Unlocked,
             Some(Err(error)) if error.is_lost() => End::Lost,
             Some(Err(_)) => End::Unknown,
@@ -591,6 +604,12 @@ impl<'a> Thread<'a> {
             (self.sink)(&Record { attempt: *attempt, at, event: event.clone() });
         }
     }
+}
+
+/// Returns the value of a candidate, or of a result, which belongs to one call of all processes.
+fn value(kind: Kind, attempt: u64) -> u64 {
+    let has_value = matches!(kind, Kind::Election | Kind::Once);
+    if has_value { u64::from(process_id()) << 32 | attempt } else { 0 }
 }
 
 /// A hold as its thread knows it.
