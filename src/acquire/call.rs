@@ -20,7 +20,6 @@ use crate::local::{Caller, JoinOutcome, YieldsTo};
 use crate::stats::{CallRecord, Series};
 use crate::transport::reply::Reply;
 use crate::util::clock::{self, Moment, Patience};
-use crate::util::system::OnceLock;
 
 /// Time after the caller's deadline in which the last reply may still arrive.
 ///
@@ -48,8 +47,6 @@ pub(crate) struct AcquireOptions<'a> {
     pub(crate) permits: Option<PermitRequest>,
     /// Counts the wait; `None` for a part of a call that does not wait.
     pub(crate) record: Option<&'a CallRecord<'a>>,
-    /// Gets the reply of a server that there is nothing to take, because the work is done.
-    pub(crate) settled: Option<&'a OnceLock<Reply>>,
     /// Whether the call repeats a question of a longer one. It then fails at once where it would
     /// have to connect to a server that pauses after a failure.
     pub(crate) is_repeated: bool,
@@ -68,10 +65,19 @@ impl AcquireOptions<'_> {
             yields_by: Some(patience),
             permits: None,
             record: None,
-            settled: None,
             is_repeated: false,
         }
     }
+}
+
+/// What a call has taken.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Held(HoldHandle),
+    /// The work is done: the reply of the server has its result.
+    Settled(Reply),
+    /// The patience of the caller has ended first.
+    InVain,
 }
 
 /// A call of an acquiring verb: a lock and the options of the call.
@@ -143,20 +149,28 @@ impl<'a> AcquireCall<'a> {
     /// A cancellation and the close of the client end the wait with an error. A thread that holds
     /// the lock makes no round trip; a free lock takes one. Errors carry the name of the lock.
     pub(crate) fn acquire(&self) -> Result<Option<HoldHandle>> {
+        Ok(match self.take()? {
+            Taken::Held(handle) => Some(handle),
+            Taken::Settled(_) | Taken::InVain => None,
+        })
+    }
+
+    /// Takes the lock as [`acquire`](AcquireCall::acquire) does, unless there is nothing to take.
+    pub(crate) fn take(&self) -> Result<Taken> {
         let name = self.context.local.name().given();
         self.run().map_err(|error| error.with_lock_name(Arc::clone(name)))
     }
 
-    fn run(&self) -> Result<Option<HoldHandle>> {
+    fn run(&self) -> Result<Taken> {
         let now = clock::now();
         match self.enter(now)? {
-            CallEntry::Held(handle) => Ok(Some(handle)),
+            CallEntry::Held(handle) => Ok(Taken::Held(handle)),
             CallEntry::Acquirer(acquirer) => {
                 // Dropped after the clean-up of the loop, for which the close of the client waits.
                 let _call = self.context.engine.begin_call();
                 LockQuestion::new(acquirer, now).run()
             }
-            CallEntry::Refused => Ok(None),
+            CallEntry::Refused => Ok(Taken::InVain),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::acquire::{HoldHandle, LockContext};
 use crate::cancel::Limit;
 use crate::error::{Error, Result};
 use crate::kind::once::{self, CommitReply};
+use crate::local::table::HoldShare;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
 use crate::transport::pool::request::{CallReply, EarlierCopies, Outcome};
@@ -39,7 +40,7 @@ impl HoldHandle {
         let commit =
             || once::commit(local.name(), handle.hold.owner(), handle.token(), keep, value);
         let mut queued = None;
-        let outcome = local.end_for_good(&handle.hold, clock::now, || {
+        let outcome = local.end(&handle.hold, HoldShare::FinalGuard, clock::now, || {
             let target = handle.hold.late_connection().map_or(Target::Any, Target::Only);
             queued.insert(engine.router.queue(commit(), target)).connection
         });
@@ -55,23 +56,25 @@ impl HoldHandle {
             }
         };
         // Earlier copies had the same effect as this one, which has told it.
-        let ended = |reply: CallReply, value| {
-            let reply = CallReply { value, copies: EarlierCopies::default(), ..reply };
-            local.finish_release(&handle.hold, Ok(reply))
+        let as_release = |reply: CallReply, subscribers| CallReply {
+            value: Reply::Int(subscribers),
+            copies: EarlierCopies::default(),
+            ..reply
         };
         let not_replicated = reply.not_replicated.clone();
-        match once::read_commit(reply.value.clone()) {
+        let (ended, at) = match once::read_commit(reply.value.clone()) {
             Ok(CommitReply::Committed { subscribers, at }) => {
-                ended(reply, Reply::Int(subscribers))?;
-                not_replicated.map_or(Ok(at), |error| Err(handle.with_lock_name(error)))
+                (Ok(as_release(reply, subscribers)), at)
             }
+            // An earlier copy may have written a result that has expired.
             Ok(CommitReply::NotHeld) if may_have_run && begun.until(clock::now()) >= keep => {
-                // An earlier copy may have written a result that has expired.
-                local.finish_release(&handle.hold, Err(Error::timeout())).map(|()| 0)
+                (Err(Error::timeout()), 0)
             }
-            Ok(CommitReply::NotHeld) => ended(reply, Reply::Int(-1)).map(|()| 0),
-            Err(error) => local.finish_release(&handle.hold, Err(error)).map(|()| 0),
-        }
+            Ok(CommitReply::NotHeld) => (Ok(as_release(reply, -1)), 0),
+            Err(error) => (Err(error), 0),
+        };
+        local.finish_release(&handle.hold, ended)?;
+        not_replicated.map_or(Ok(at), |error| Err(handle.with_lock_name(error)))
     }
 
     /// Waits for the reply to a commit, and sends it again while the server is away.

@@ -15,6 +15,6 @@ mod question;
 mod release;
 
 pub(crate) use acquirer::{Acquirer, GrantReply};
-pub(crate) use call::{AcquireCall, AcquireOptions, CallEntry, REPLY_GRACE};
+pub(crate) use call::{AcquireCall, AcquireOptions, CallEntry, REPLY_GRACE, Taken};
 pub(crate) use handle::{HoldHandle, LockContext, checked_lease};
 pub(crate) use release::{PendingRelease, not_held};

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::call::JoinResult;
-use crate::acquire::{AcquireCall, Acquirer, GrantReply, HoldHandle, LockContext};
+use crate::acquire::{AcquireCall, Acquirer, GrantReply, HoldHandle, LockContext, Taken};
 use crate::cancel::CancelWatch;
 use crate::error::{Error, Result};
 use crate::events::{Event, Waited};
@@ -54,6 +54,7 @@ use crate::transport::listener::channels::{
 };
 use crate::transport::pool::Target;
 use crate::transport::pool::request::{CallReply, Failure};
+use crate::transport::reply::Reply;
 use crate::transport::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 use crate::util::log_lines::LINES;
@@ -80,8 +81,8 @@ pub(super) struct LockQuestion<'a> {
     /// The number of threads that may have the hold, one after the other; zero before the first
     /// attempt.
     max_holders: u32,
-    /// Whether a server has told that there is nothing to take.
-    is_settled: bool,
+    /// The reply of a server that there is nothing to take.
+    settled: Option<Reply>,
     leftovers: Leftovers,
     /// The place in the queue of a queue lock, as the server last reported it.
     place: Option<Place>,
@@ -142,9 +143,7 @@ impl Drop for LockQuestion<'_> {
     /// Leaves the queue and cleans up after a panic, of an allocation for example.
     fn drop(&mut self) {
         if !self.has_left {
-            if let Some(handle) = self.leave() {
-                handle.discard();
-            }
+            self.leave_without_hold();
             self.clean_up(false);
         }
     }
@@ -161,7 +160,7 @@ impl<'a> LockQuestion<'a> {
             has_left: false,
             has_slept: false,
             max_holders: 0,
-            is_settled: false,
+            settled: None,
             leftovers: Leftovers::default(),
             place: None,
             schedule: RetrySchedule::new(now, poll_interval, back_off, seed, call.rules.pace()),
@@ -176,24 +175,36 @@ impl<'a> LockQuestion<'a> {
     }
 
     /// Asks until the end of the call, undoes what it leaves behind, and reports the outcome.
-    pub(super) fn run(mut self) -> Result<Option<HoldHandle>> {
-        let outcome = match wait_for(&mut self) {
-            Ok(Some(handle)) => Ok(Some(handle)),
-            // Another thread may hand the hold off at the moment at which this call gives up. The
-            // call then takes the hold. A call that failed discards the handle, which hands the
-            // hold off again or releases it.
-            Ok(None) => Ok(self.leave()),
-            Err(error) => {
-                if let Some(handle) = self.leave() {
-                    handle.discard();
-                }
+    pub(super) fn run(mut self) -> Result<Taken> {
+        // Another thread may hand the hold off at the moment at which this call gives up. The call
+        // then takes the hold. A call that needs none discards the handle, which hands the hold off
+        // again or releases it.
+        let outcome = match (wait_for(&mut self), self.settled.take()) {
+            (Ok(Some(handle)), _) => Ok(Taken::Held(handle)),
+            (Ok(None), None) => Ok(self.leave().map_or(Taken::InVain, Taken::Held)),
+            (Ok(None), Some(reply)) => {
+                self.leave_without_hold();
+                Ok(Taken::Settled(reply))
+            }
+            (Err(error), _) => {
+                self.leave_without_hold();
                 Err(error)
             }
         };
         self.has_left = true;
-        self.clean_up(matches!(outcome, Ok(Some(_))));
-        self.report(outcome.as_ref().ok().and_then(Option::as_ref));
+        let acquired = match &outcome {
+            Ok(Taken::Held(handle)) => Some(handle),
+            _ => None,
+        };
+        self.clean_up(acquired.is_some());
+        self.report(acquired);
         outcome
+    }
+
+    fn leave_without_hold(&mut self) {
+        if let Some(handle) = self.leave() {
+            handle.discard();
+        }
     }
 
     /// Leaves the queue. Returns a valid hold that was handed off in the meantime.
@@ -332,7 +343,7 @@ impl Question for LockQuestion<'_> {
     /// The lock may have been free if the last attempt of this call, of the call at the head of the
     /// queue, or the last queue heartbeat got no reply. The error of these is then the outcome.
     fn give_up(&mut self) -> Result<Option<HoldHandle>> {
-        if self.is_settled {
+        if self.settled.is_some() {
             return Ok(None);
         }
         let own = self.schedule.take_error();
@@ -345,7 +356,7 @@ impl Question for LockQuestion<'_> {
     }
 
     fn is_over(&self, now: Moment) -> bool {
-        self.is_settled || self.patience().is_over(now)
+        self.settled.is_some() || self.patience().is_over(now)
     }
 
     fn check_not_ended(&self) -> Result<()> {
@@ -635,7 +646,6 @@ impl LockQuestion<'_> {
         let offered = self.call.rules.offered(&reply.value);
         let other_capacity = self.call.rules.other_capacity(&reply.value);
         let slots = self.call.rules.slots(&reply.value);
-        let value = self.call.options.settled.map(|_| reply.value.clone());
         let reply = self.call.rules.read_acquire(reply.value);
         let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
         if !matches!(reply, AcquireReply::Exceeds { .. }) {
@@ -650,12 +660,8 @@ impl LockQuestion<'_> {
                 self.granted(sent, connection, (token, slots), generation)
             }
             (AcquireReply::Exceeds { capacity }, _) => Err(self.too_many(capacity)),
-            (AcquireReply::Settled, _) => {
-                if let Some((settled, value)) = self.call.options.settled.zip(value) {
-                    // The first reply stays.
-                    let _ = settled.set(value);
-                }
-                self.is_settled = true;
+            (AcquireReply::Settled(reply), _) => {
+                self.settled = Some(reply);
                 let now = clock::now();
                 self.call.series().answered(sent.until(now));
                 self.context().local.set_last_error(None);

@@ -106,7 +106,7 @@ impl KindRules for OnceWork {
 
     fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
         match reply {
-            Reply::List(_) => Ok(AcquireReply::Settled),
+            Reply::List(_) => Ok(AcquireReply::Settled(reply)),
             reply => Fenced.read_acquire(reply),
         }
     }
@@ -134,7 +134,8 @@ mod tests {
         assert_eq!(read(Reply::Int(-7)), AcquireReply::Granted(7));
         let left = Some(Duration::from_millis(5));
         assert_eq!(read(Reply::Int(5)), AcquireReply::Refused { left, queued: None });
-        assert_eq!(read(texts(&[b"1", b"2", b""])), AcquireReply::Settled);
+        let result = texts(&[b"1", b"2", b""]);
+        assert_eq!(read(result.clone()), AcquireReply::Settled(result));
     }
 
     #[test]

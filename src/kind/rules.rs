@@ -150,14 +150,14 @@ pub(crate) fn digits_up(span: Duration) -> Digits {
 }
 
 /// The reply of the server to an acquire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AcquireReply {
     /// Granted; the first fencing token, zero for a kind without tokens.
     Granted(u64),
     /// Another holder has the lock. `left` is the remaining lease, `None` without an expiry.
     Refused { left: Option<Duration>, queued: Option<QueuedReply> },
-    /// The work is done: the reply has its result, and there is nothing to take.
-    Settled,
+    /// The work is done, and there is nothing to take: the reply has its result.
+    Settled(Reply),
     /// The semaphore has fewer permits than the caller needs, those in use included.
     Exceeds { capacity: i64 },
 }

@@ -44,30 +44,10 @@ impl Local {
         clock: impl FnOnce() -> Moment,
         send: impl FnOnce() -> ConnectionId,
     ) -> EndOutcome {
-        self.end_as(hold, (share, true), clock, send)
-    }
-
-    /// Ends the only share of a hold as [`Local::end`] does, but passes the hold on to nobody.
-    pub(crate) fn end_for_good(
-        &self,
-        hold: &Arc<Hold>,
-        clock: impl FnOnce() -> Moment,
-        send: impl FnOnce() -> ConnectionId,
-    ) -> EndOutcome {
-        self.end_as(hold, (HoldShare::Guard, false), clock, send)
-    }
-
-    fn end_as(
-        &self,
-        hold: &Arc<Hold>,
-        (share, passes_on): (HoldShare, bool),
-        clock: impl FnOnce() -> Moment,
-        send: impl FnOnce() -> ConnectionId,
-    ) -> EndOutcome {
         let mut state = self.state.lock();
         let Some(entry) = state.holds.entry_mut(hold).filter(|entry| entry.has(share)) else {
             return match share {
-                HoldShare::Guard => EndOutcome::Lost,
+                HoldShare::Guard | HoldShare::FinalGuard => EndOutcome::Lost,
                 HoldShare::Detached | HoldShare::Everything => EndOutcome::NotHeld,
             };
         };
@@ -75,7 +55,7 @@ impl Local {
         if entry.count() > 0 {
             return EndOutcome::Nested;
         }
-        let now = clock();
+        let (now, passes_on) = (clock(), share != HoldShare::FinalGuard);
         if passes_on && let Some(hand_off) = state.hand_off(hold, now, &self.bounds) {
             drop(state);
             hand_off.receiver.wake();

@@ -46,7 +46,7 @@ use crate::kind::rules::LockKind;
 /// let outer = lock.lock()?;
 /// let inner = lock.lock()?;               // the same hold: no round trip
 /// drop(outer);
-/// assert!(inner.is_held());
+/// inner.check()?;                         // before each step that must not run twice
 /// drop(inner);                            // releases the lock
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -107,6 +107,49 @@ impl<K: LockKind> OwnedGuard<K> {
     }
 }
 
+/// What all guards with one hold tell of its lease.
+macro_rules! lease_queries {
+    () => {
+        /// Returns an error if the lease is lost. Does not block, no round trip.
+        ///
+        /// Compares the deadline of the lease with the clock. Call it before each step that needs
+        /// the hold.
+        ///
+        /// # Errors
+        /// [`is_lost`](crate::Error::is_lost) once the lease is lost. This is final.
+        pub fn check(&self) -> Result<()> {
+            self.handle.check()
+        }
+
+        /// Returns whether the lease is valid. Does not block, no round trip.
+        ///
+        /// Once false, always false.
+        #[must_use = "a query changes nothing: use its answer"]
+        pub fn is_held(&self) -> bool {
+            self.handle.is_held()
+        }
+
+        /// Returns the time to the lease's deadline, or zero if the lease is lost.
+        ///
+        /// Does not block, no round trip. The value assumes that no renewal follows. A safety
+        /// margin is subtracted, so the value never exceeds the remaining lease on the server.
+        #[must_use = "a query changes nothing: use its answer"]
+        pub fn remaining(&self) -> Duration {
+            self.handle.remaining()
+        }
+
+        /// Blocks until the lease is lost, or for `timeout`; returns whether it is lost.
+        ///
+        /// No round trip. Another thread can call this method through a reference.
+        #[must_use = "only the return value says whether the lease is lost"]
+        pub fn wait_lost(&self, timeout: Duration) -> bool {
+            self.handle.wait_lost(timeout)
+        }
+    };
+}
+
+pub(crate) use lease_queries;
+
 macro_rules! guard_methods {
     ($guard:ident) => {
         impl<K: LockKind> $guard<K> {
@@ -131,51 +174,7 @@ macro_rules! guard_methods {
                 self.handle.unlock()
             }
 
-            /// Returns an error if the lease is lost. Does not block, no round trip.
-            ///
-            /// Compares the deadline of the lease with the clock. Call it before each step that
-            /// must not run twice.
-            ///
-            /// # Errors
-            /// [`is_lost`](crate::Error::is_lost) once the lease is lost. This is final.
-            ///
-            /// ```no_run
-            /// # fn write_result() {}
-            /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
-            /// let guard = client.lock("orders:42").lock()?;
-            /// // ... long work ...
-            /// guard.check()?;
-            /// write_result();
-            /// # Ok::<(), leasehold::Error>(())
-            /// ```
-            pub fn check(&self) -> Result<()> {
-                self.handle.check()
-            }
-
-            /// Returns whether the lease is valid. Does not block, no round trip.
-            ///
-            /// Once false, always false.
-            #[must_use = "a query changes nothing: use its answer"]
-            pub fn is_held(&self) -> bool {
-                self.handle.is_held()
-            }
-
-            /// Returns the time to the lease's deadline, or zero if the lease is lost.
-            ///
-            /// Does not block, no round trip. The value assumes that no renewal follows. A safety
-            /// margin is subtracted, so the value never exceeds the remaining lease on the server.
-            #[must_use = "a query changes nothing: use its answer"]
-            pub fn remaining(&self) -> Duration {
-                self.handle.remaining()
-            }
-
-            /// Blocks until the lease is lost, or for `timeout`; returns whether it is lost.
-            ///
-            /// No round trip. Another thread can call this method through a reference.
-            #[must_use = "only the return value says whether the lease is lost"]
-            pub fn wait_lost(&self, timeout: Duration) -> bool {
-                self.handle.wait_lost(timeout)
-            }
+            lease_queries!();
 
             /// Registers a closure that the client calls once if the hold is lost.
             ///

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::acquire::AcquireOptions;
+use crate::acquire::{AcquireOptions, Taken};
 use crate::cancel::CancelToken;
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::count::CountChange;
@@ -17,7 +17,6 @@ use crate::stats::CallRecord;
 use crate::synchronizer::once_run::OnceRun;
 use crate::transport::reply;
 use crate::util::clock::{self, EPOCH, Patience, WallTime};
-use crate::util::system::OnceLock;
 
 /// The time for which a result is kept, unless the handle says otherwise: a day.
 const KEEP: Duration = Duration::from_secs(24 * 3600);
@@ -309,29 +308,21 @@ impl Once {
 
     fn take(&self, patience: Patience) -> Result<Option<Begin>> {
         self.handle.check_max_hold()?;
-        let (clients, settled) = ([self.handle.series()?], OnceLock::new());
+        let clients = [self.handle.series()?];
         let record = CallRecord::new(&clients);
-        let options = AcquireOptions {
-            owned: true,
-            record: Some(&record),
-            settled: Some(&settled),
-            ..AcquireOptions::new(patience)
-        };
-        let acquired = self.handle.acquire_call(&OnceWork, None, &options)?.acquire();
-        let begun = match (settled.get().cloned(), acquired) {
-            (Some(done), Ok(handle)) => {
-                // Another thread may have handed its run off at the same moment.
-                drop(handle);
-                let result = once::read_result(done)
+        let options =
+            AcquireOptions { owned: true, record: Some(&record), ..AcquireOptions::new(patience) };
+        let taken = self.handle.acquire_call(&OnceWork, None, &options)?.take();
+        let begun = taken.and_then(|taken| match taken {
+            Taken::Held(handle) => Ok(Some(Begin::Run(OnceRun::new(handle, self.keep)))),
+            Taken::Settled(reply) => {
+                let result = once::read_result(reply)
                     .and_then(|result| result.ok_or_else(|| reply::unexpected(&reply::Reply::Nil)));
                 let result = result.map_err(|error| self.handle.named(error));
                 result.map(|result| Some(Begin::Done(OnceOutcome::new(result))))
             }
-            (_, acquired) => {
-                let run = |handle| Begin::Run(OnceRun::new(handle, self.keep));
-                acquired.map(|handle| handle.map(run))
-            }
-        };
+            Taken::InVain => Ok(None),
+        });
         record.end(patience, begun)
     }
 }

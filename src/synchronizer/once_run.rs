@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::acquire::HoldHandle;
 use crate::error::{Error, Result};
 use crate::kind::once::OnceResult;
+use crate::lock::guard::lease_queries;
 use crate::synchronizer::once::OnceOutcome;
 
 /// The greatest length of a value in bytes.
@@ -64,37 +65,7 @@ impl OnceRun {
         self.handle.token()
     }
 
-    /// Returns an error if the lease is lost. Does not block, no round trip.
-    ///
-    /// # Errors
-    /// [`is_lost`](crate::Error::is_lost) once the lease is lost. This is final.
-    pub fn check(&self) -> Result<()> {
-        self.handle.check()
-    }
-
-    /// Returns whether the lease is valid. Does not block, no round trip.
-    ///
-    /// Once false, always false.
-    #[must_use = "a query changes nothing: use its answer"]
-    pub fn is_held(&self) -> bool {
-        self.handle.is_held()
-    }
-
-    /// Returns the time to the lease's deadline, or zero if the lease is lost.
-    ///
-    /// Does not block, no round trip. The value assumes that no renewal follows.
-    #[must_use = "a query changes nothing: use its answer"]
-    pub fn remaining(&self) -> Duration {
-        self.handle.remaining()
-    }
-
-    /// Blocks until the lease is lost, or for `timeout`; returns whether it is lost.
-    ///
-    /// No round trip. Another thread can call this method through a reference.
-    #[must_use = "only the return value says whether the lease is lost"]
-    pub fn wait_lost(&self, timeout: Duration) -> bool {
-        self.handle.wait_lost(timeout)
-    }
+    lease_queries!();
 
     /// Registers a closure that the client calls once if the run is lost.
     ///

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::acquire::HoldHandle;
 use crate::error::Result;
+use crate::lock::guard::lease_queries;
 
 /// One or more permits of a [`Semaphore`](crate::Semaphore); gives them back when dropped.
 ///
@@ -78,41 +79,7 @@ impl Permit {
         self.handle.hold().slots()
     }
 
-    /// Returns an error if the lease is lost. Does not block, no round trip.
-    ///
-    /// Compares the deadline of the lease with the clock. Call it before each step that needs the
-    /// permits.
-    ///
-    /// # Errors
-    /// [`is_lost`](crate::Error::is_lost) once the lease is lost. This is final.
-    pub fn check(&self) -> Result<()> {
-        self.handle.check()
-    }
-
-    /// Returns whether the lease is valid. Does not block, no round trip.
-    ///
-    /// Once false, always false.
-    #[must_use = "a query changes nothing: use its answer"]
-    pub fn is_held(&self) -> bool {
-        self.handle.is_held()
-    }
-
-    /// Returns the time to the lease's deadline, or zero if the lease is lost.
-    ///
-    /// Does not block, no round trip. The value assumes that no renewal follows. A safety margin is
-    /// subtracted, so the value never exceeds the remaining lease on the server.
-    #[must_use = "a query changes nothing: use its answer"]
-    pub fn remaining(&self) -> Duration {
-        self.handle.remaining()
-    }
-
-    /// Blocks until the lease is lost, or for `timeout`; returns whether it is lost.
-    ///
-    /// No round trip. Another thread can call this method through a reference.
-    #[must_use = "only the return value says whether the lease is lost"]
-    pub fn wait_lost(&self, timeout: Duration) -> bool {
-        self.handle.wait_lost(timeout)
-    }
+    lease_queries!();
 
     /// Registers a closure that the client calls once if the permits are lost.
     ///

@@ -188,9 +188,8 @@ impl Environment for Process {
         });
         match Plain.read_acquire(self.server.execute(&call)).expect("a number") {
             AcquireReply::Granted(_) => AttemptOutcome::Granted(ConnectionId::at(0, 0)),
-            AcquireReply::Refused { .. } | AcquireReply::Exceeds { .. } | AcquireReply::Settled => {
-                AttemptOutcome::Refused
-            }
+            AcquireReply::Refused { .. } => AttemptOutcome::Refused,
+            reply => unreachable!("no reply to a plain acquire: {reply:?}"),
         }
     }
 
