@@ -24,8 +24,8 @@ const WIDTH: usize = 80;
 const WITHOUT_SERVER: [&str; 2] = ["completions", "man"];
 
 /// The verbs that print no JSON.
-const WITHOUT_JSON: [&str; 8] =
-    ["run", "acquire", "extend", "release", "top", "timeline", "completions", "man"];
+const WITHOUT_JSON: [&str; 9] =
+    ["run", "once", "acquire", "extend", "release", "top", "timeline", "completions", "man"];
 
 /// The options of TLS.
 const TLS: [&str; 4] = ["cacert", "cert", "key", "sni"];
@@ -40,6 +40,15 @@ the lock was not acquired; 64 wrong usage; 69 no server answers; 70 the program
 or the system failed; 75 lock lost or --max-hold reached, CMD was terminated or
 not started; 77 refused by the server; 126 CMD not executable; 127 CMD not
 found.";
+
+/// The exit codes of `once`, below its help.
+const ONCE_CODES: &str = "\
+Exit codes: 0 a result is committed or was kept; that of CMD if it failed; 128+N
+if signal N ended CMD or the wait; 1 (or -E) if another caller still runs CMD;
+64 wrong usage; 65 the output is too large for a result; 69 no server answers;
+70 the program or the system failed; 75 lock lost or --max-hold reached; 77
+refused by the server; 126 CMD not executable; 127 CMD not found. With --forget:
+0 there was a result; 1 there was none.";
 
 /// The exit codes of `show` and `force`, below their help.
 const LOCK_CODES: &str = "Exit codes: 0 the lock was held; 1 it was free.";
@@ -67,8 +76,8 @@ const NOTES: &str = "A URL is redis://[user][:password]@host[:port][/database], 
     the servers with the data, of any deployment, in place of the login in their URLs; the login \
     in the URL of a sentinel is for the sentinel. Exit codes of all verbs: 0 success; 64 wrong \
     usage; 69 no server answers; \
-    70 the program or the system failed; 77 refused by the server. The sections of run, show, \
-    force, audit and timeline name further codes.";
+    70 the program or the system failed; 77 refused by the server. The sections of run, once, \
+    show, force, audit and timeline name further codes.";
 
 /// Distributed locks on Redis: run a command under a lock, see who holds which lock.
 #[derive(Debug, Parser)]
@@ -106,6 +115,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Box<RunArgs>),
+    Once(Box<OnceArgs>),
     /// Take a lock for a named holder, which keeps it after this command
     Acquire(AcquireArgs),
     /// Extend the lease of a named holder
@@ -140,6 +150,7 @@ impl Verb {
     fn name(&self) -> &'static str {
         match self {
             Verb::Run(_) => "run",
+            Verb::Once(_) => "once",
             Verb::Acquire(_) => "acquire",
             Verb::Extend(_) => "extend",
             Verb::Release(_) => "release",
@@ -199,12 +210,9 @@ pub(crate) struct ReleaseArgs {
     pub(crate) of: HolderArgs,
 }
 
-/// Run a command while holding a lock
-///
-/// Takes the lock NAME, runs CMD, and releases the lock when CMD ends. Exits with the code of CMD.
+/// How `run` and `once` wait for the lock and hold it, and the command that they run.
 #[derive(Args, Debug)]
-#[command(override_usage = "leasehold run [OPTIONS] NAME -- CMD [ARGS]...", after_help = with_durations(RUN_CODES))]
-pub(crate) struct RunArgs {
+pub(crate) struct CommandArgs {
     /// Do not wait if the lock is held
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) nonblock: bool,
@@ -223,6 +231,41 @@ pub(crate) struct RunArgs {
     /// Name the holder if the lock is not acquired, or soon
     #[arg(long)]
     pub(crate) verbose: bool,
+    /// Terminate CMD after this time, exit with 75
+    #[arg(long, value_name = "D", value_parser = duration::limit)]
+    pub(crate) max_hold: Option<Duration>,
+    /// Free this long after a crash [default: 30s]
+    #[arg(long, value_name = "D", value_parser = duration::lease)]
+    pub(crate) lease: Option<Duration>,
+    /// Free after a crash when no process of CMD is left
+    #[arg(long)]
+    pub(crate) release_on_death: bool,
+    /// Name of the lock
+    #[arg(required_unless_present = "name_option", conflicts_with = "name_option")]
+    pub(crate) name: Option<String>,
+    /// Name of the lock, also with a hyphen in front: --name=-x
+    #[arg(long = "name", id = "name_option", value_name = "NAME", allow_hyphen_values = true)]
+    pub(crate) name_option: Option<String>,
+    /// Command and its arguments; no shell is involved
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl CommandArgs {
+    /// Returns the name of the lock.
+    pub(crate) fn lock_name(&self) -> &str {
+        self.name.as_ref().or(self.name_option.as_ref()).map_or("", String::as_str)
+    }
+}
+
+/// Run a command while holding a lock
+///
+/// Takes the lock NAME, runs CMD, and releases the lock when CMD ends. Exits with the code of CMD.
+#[derive(Args, Debug)]
+#[command(override_usage = "leasehold run [OPTIONS] NAME -- CMD [ARGS]...", after_help = with_durations(RUN_CODES))]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) call: CommandArgs,
     /// Accepted for the users of flock(1): the lock is exclusive without `-s`
     #[arg(short = 'x', short_alias = 'e', long, hide = true, conflicts_with = "shared")]
     exclusive: bool,
@@ -257,31 +300,48 @@ pub(crate) struct RunArgs {
     /// Keep the lock this long, also if CMD ends before
     #[arg(long, value_name = "D", conflicts_with = "shared", value_parser = duration::parse)]
     pub(crate) min_hold: Option<Duration>,
-    /// Terminate CMD after this time, exit with 75
-    #[arg(long, value_name = "D", value_parser = duration::limit)]
-    pub(crate) max_hold: Option<Duration>,
-    /// Free this long after a crash [default: 30s]
-    #[arg(long, value_name = "D", value_parser = duration::lease)]
-    pub(crate) lease: Option<Duration>,
-    /// Free after a crash when no process of CMD is left
-    #[arg(long)]
-    pub(crate) release_on_death: bool,
-    /// Name of the lock
-    #[arg(required_unless_present = "name_option", conflicts_with = "name_option")]
-    pub(crate) name: Option<String>,
-    /// Name of the lock, also with a hyphen in front: --name=-x
-    #[arg(long = "name", id = "name_option", value_name = "NAME", allow_hyphen_values = true)]
-    pub(crate) name_option: Option<String>,
-    /// Command and its arguments; no shell is involved
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
 }
 
-impl RunArgs {
-    /// Returns the name of the lock.
-    pub(crate) fn lock_name(&self) -> &str {
-        self.name.as_ref().or(self.name_option.as_ref()).map_or("", String::as_str)
-    }
+/// Run a command unless its result is kept
+///
+/// Runs CMD under the lock KEY and commits its result, if CMD exits with 0. Later callers do not
+/// run CMD while the result is kept.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "leasehold once [OPTIONS] KEY (-- CMD [ARGS]... | --forget)",
+    after_help = with_durations(ONCE_CODES),
+    mut_arg("name", |it| it.value_name("KEY").help("Name of the work, and of its lock")),
+    mut_arg("name_option", |it| it.value_name("KEY").help("KEY, also with a hyphen in front: --name=-x")),
+    mut_arg("conflict_exit_code", |it| it.help("Exit code if another caller runs CMD")),
+    mut_arg("nonblock", |it| it.help("Do not wait while another caller runs CMD")),
+    mut_arg("verbose", |it| it.help("Name the caller that runs CMD, tell if CMD is not run")),
+    mut_arg("command", |it| it.required(false).required_unless_present("forget")),
+)]
+pub(crate) struct OnceArgs {
+    /// Keep the result this long
+    #[arg(long, value_name = "D", default_value = "24h", value_parser = duration::limit)]
+    pub(crate) keep: Duration,
+    /// The result is the output of CMD: later callers print it
+    #[arg(long)]
+    pub(crate) output: bool,
+    /// Delete the result, so that the next caller runs CMD
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "keep",
+            "output",
+            "nonblock",
+            "wait",
+            "conflict_exit_code",
+            "max_hold",
+            "lease",
+            "release_on_death",
+            "command",
+        ]
+    )]
+    pub(crate) forget: bool,
+    #[command(flatten)]
+    pub(crate) call: CommandArgs,
 }
 
 #[derive(Args, Debug)]

@@ -22,6 +22,8 @@ pub(crate) enum Code {
     Negative = 1,
     /// The command line is wrong.
     Usage = 64,
+    /// The output of the command of `once` is too large for a result.
+    TooLarge = 65,
     /// No server answers.
     Unavailable = 69,
     /// The program or the system failed.

@@ -1,7 +1,7 @@
 //! The program `leasehold`: runs commands under distributed locks, and shows who holds them.
 //!
 //! `args` is the command line; `address` finds the server; `failure` has the exit codes. Each verb
-//! has a module: `run`, and those in `holder`, `views`, `top` and `timeline`. `observe` compares
+//! has a module: `run`, which also has `once`, and those in `holder`, `views`, `top` and `timeline`. `observe` compares
 //! successive looks at locks and tells the events between them; `watch`, `top` and `timeline` use
 //! it.
 
@@ -36,7 +36,8 @@ fn main() -> ExitCode {
 fn perform(arguments: Arguments) -> Result<ExitCode> {
     let output = arguments.output;
     match arguments.verb {
-        Verb::Run(run) => run::run(&arguments.server, &run),
+        Verb::Run(run) => run::run(&arguments.server, &*run),
+        Verb::Once(once) => run::once(&arguments.server, &once),
         Verb::Acquire(acquire) => holder::acquire(&arguments.server, &acquire),
         Verb::Extend(extend) => holder::extend(&arguments.server, &extend),
         Verb::Release(release) => holder::release(&arguments.server, &release),

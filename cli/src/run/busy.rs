@@ -1,4 +1,4 @@
-//! The holder of a lock that `run` has not acquired, as a line on stderr.
+//! The holder of a lock that is not acquired, as a line on stderr.
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::{Client, HolderInfo};
 
-use crate::args::RunArgs;
+use crate::args::CommandArgs;
 use crate::failure::print_note;
 use crate::views::text;
 
@@ -23,7 +23,7 @@ impl WaitNote {
     /// Returns `None` if nobody reads the line: stderr is no terminal, without `--verbose`.
     ///
     /// A system without room for one more thread gets no line.
-    pub(super) fn start(client: &Client, args: &RunArgs) -> Option<WaitNote> {
+    pub(super) fn start(client: &Client, args: &CommandArgs) -> Option<WaitNote> {
         if args.nonblock || !(args.verbose || io::stderr().is_terminal()) {
             return None;
         }
@@ -45,7 +45,7 @@ impl WaitNote {
 }
 
 /// Prints who holds the lock that was not acquired, with `--verbose`.
-pub(super) fn tell_not_acquired(client: &Client, args: &RunArgs) {
+pub(super) fn tell_not_acquired(client: &Client, args: &CommandArgs) {
     if args.verbose {
         let holders = holders(client, args.lock_name());
         print_note(&format!("leasehold: not acquired: {holders}"));

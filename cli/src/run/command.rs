@@ -1,8 +1,8 @@
-//! The command of `run`: found before the lock is taken, started under the lock.
+//! The command of `run` and `once`: found before the lock is taken, started under the lock.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, PipeWriter};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::failure::{Code, Failure, Result, is_limit};
 /// The variable with the name of the lock.
 const LOCK: &str = "LEASEHOLD_LOCK";
 
-/// The variable with the token of a queue lock.
+/// The variable with the token of a queue lock, or of work that is done once.
 const TOKEN: &str = "LEASEHOLD_TOKEN";
 
 /// The variable with the slot of a permit.
@@ -66,15 +66,19 @@ impl<'a> Program<'a> {
     }
 
     /// Starts the command as the leader of a process group of its own, which gets the terminal and
-    /// the guard.
+    /// the guard, and writes to this pipe, if there is one.
     pub(super) fn start(
         &self,
         lock: &str,
         held: &Held,
         terminal: Option<&Terminal>,
         guard: Option<&Guard>,
+        output: Option<PipeWriter>,
     ) -> Result<Child> {
         let mut command = Command::new(self.name);
+        if let Some(output) = output {
+            command.stdout(output);
+        }
         command.args(self.arguments).process_group(0).env(LOCK, lock);
         let facts = [(TOKEN, held.token()), (SLOT, held.slot().map(u64::from))];
         for (variable, fact) in facts {

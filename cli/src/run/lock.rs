@@ -1,13 +1,13 @@
-//! The lock of the command line: its kind, and how long to wait for it.
+//! The lock of `run`: its kind, and how long `run` and `once` wait.
 
 use std::time::{Duration, Instant};
 
 use leasehold::{Builder, CancelToken, Client, Error, Semaphore};
 
-use super::kinds::{Held, Take};
+use super::kinds::{Held, Settings, Take};
 use super::outcome::Outcome;
 use super::signals::Signals;
-use crate::args::RunArgs;
+use crate::args::{CommandArgs, RunArgs};
 use crate::failure::{Code, Failure, Result, print_note};
 use crate::views::text;
 
@@ -17,12 +17,8 @@ use crate::views::text;
 /// lock that of a reader. So each asks this often.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The most connections: one for the lock, one more if the first is silent.
-const CONNECTIONS: usize = 2;
-
 /// Returns the settings of the client for this command line.
 pub(super) fn settings(builder: Builder, args: &RunArgs) -> Builder {
-    let builder = builder.pool_size(CONNECTIONS);
     if args.fair || args.queue || args.permits.is_some() {
         builder
     } else {
@@ -30,27 +26,27 @@ pub(super) fn settings(builder: Builder, args: &RunArgs) -> Builder {
     }
 }
 
-/// Takes the lock; returns `None` if another holder has it for too long.
+/// Takes the lock of `run`; returns `None` if another holder has it for too long.
 pub(super) fn acquire(
     client: &Client,
     args: &RunArgs,
     cancel: &CancelToken,
 ) -> leasehold::Result<Option<Held>> {
-    let name = args.lock_name();
+    let name = args.call.lock_name();
     if let Some(permits) = args.permits {
         let semaphore = client.semaphore(name).with_permits(permits).with_slots();
         let semaphore = semaphore.with_cancel(cancel);
         check_capacity(&semaphore, permits, args)?;
-        return take(semaphore, args);
+        return take_with(semaphore, args);
     }
     if args.queue {
         let lock = client.queue_lock(name).with_weight(args.weight.unwrap_or(1));
-        return take(lock.with_cancel(cancel), args);
+        return take_with(lock.with_cancel(cancel), args);
     }
     match (args.shared, args.fair) {
-        (true, _) => take(client.rw_lock(name).read_lock().with_cancel(cancel), args),
-        (_, true) => take(client.fair_lock(name).with_cancel(cancel), args),
-        _ => take(client.lock(name).with_cancel(cancel), args),
+        (true, _) => take_with(client.rw_lock(name).read_lock().with_cancel(cancel), args),
+        (_, true) => take_with(client.fair_lock(name).with_cancel(cancel), args),
+        _ => take_with(client.lock(name).with_cancel(cancel), args),
     }
 }
 
@@ -63,32 +59,40 @@ fn check_capacity(semaphore: &Semaphore, permits: u32, args: &RunArgs) -> leaseh
     if args.resize {
         return semaphore.resize(permits);
     }
-    let name = text::printable(args.lock_name());
+    let name = text::printable(args.call.lock_name());
     print_note(&format!(
         "leasehold: {name} has {capacity} permits, and not {permits}; --resize changes that"
     ));
     Ok(())
 }
 
-/// Takes a lock of any kind.
-///
-/// The wait counts from the first answer, so that a slow connection does not use it up.
-fn take<L: Take>(mut lock: L, args: &RunArgs) -> leasehold::Result<Option<Held>> {
-    if let Some(lease) = args.lease {
+/// Takes a lock of any kind, with the settings of the command line.
+fn take_with<L>(mut lock: L, args: &RunArgs) -> leasehold::Result<Option<Held>>
+where
+    L: Take<Taken = Held> + Settings,
+{
+    if let Some(lease) = args.call.lease {
         lock = lock.renew(lease);
     }
     if let Some(min_hold) = args.min_hold {
         lock = lock.keep(min_hold);
     }
+    take(&lock, &args.call)
+}
+
+/// Waits as the command line says; returns `None` if another caller has it for too long.
+///
+/// The wait counts from the first answer, so that a slow connection does not use it up.
+pub(super) fn take<T: Take>(it: &T, args: &CommandArgs) -> leasehold::Result<Option<T::Taken>> {
     let Some(wait) = args.wait.filter(|_| !args.nonblock) else {
-        return if args.nonblock { lock.take_now() } else { lock.take().map(Some) };
+        return if args.nonblock { it.take_now() } else { it.take().map(Some) };
     };
-    if let Some(held) = lock.take_now()? {
-        return Ok(Some(held));
+    if let Some(taken) = it.take_now()? {
+        return Ok(Some(taken));
     }
     let begin = Instant::now();
-    match lock.take_within(wait) {
-        // Nobody answered during a short wait. The lock was held before.
+    match it.take_within(wait) {
+        // Nobody answered during a short wait. Another caller had it before.
         Err(error) if is_unanswered(&error) && begin.elapsed() >= wait => Ok(None),
         result => result,
     }

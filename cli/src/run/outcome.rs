@@ -8,8 +8,10 @@ use leasehold::{Error, Events, LostReason, Released};
 use rustix::process::WaitStatus;
 
 use super::kinds::Held;
+use super::once;
+use super::output::Captured;
 use super::supervisor::{End, Rest};
-use crate::args::RunArgs;
+use crate::args::CommandArgs;
 use crate::failure::{Code, Failure, Result, print_note};
 
 /// The exit code for signal number 0; that of signal N is higher by N.
@@ -88,12 +90,20 @@ impl Outcome {
     }
 }
 
-/// Releases the lock, and returns the outcome.
+/// Releases the lock, or commits the result, and returns the outcome.
 ///
 /// If the lock was lost before the command ended, another command may have run at the same time:
 /// this is a failure, whatever the command returned.
-pub(super) fn of_started(end: Result<End>, held: Held, args: &RunArgs) -> Result<Outcome> {
+pub(super) fn of_started(
+    end: Result<End>,
+    held: Held,
+    output: Captured,
+    args: &CommandArgs,
+) -> Result<Outcome> {
     match end {
+        Ok(End::Ended(status)) if held.commits() && status.exit_status() == Some(0) => {
+            once::commit(held, output, args)
+        }
         Ok(End::Ended(status)) => match held.check().and_then(|()| held.release()).err() {
             Some(error) if error.is_lost() => {
                 Err(lost(Some(error), "this was before the command ended"))
@@ -116,7 +126,7 @@ pub(super) fn of_started(end: Result<End>, held: Held, args: &RunArgs) -> Result
     }
 }
 
-fn lost(error: Option<Error>, consequence: &str) -> Failure {
+pub(super) fn lost(error: Option<Error>, consequence: &str) -> Failure {
     let advice = match error.as_ref().and_then(Error::lost_reason) {
         Some(LostReason::Gone) => "somebody deleted the key or freed the lock",
         _ => "check the server and the network, or use a longer --lease",

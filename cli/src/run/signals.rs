@@ -17,7 +17,8 @@
 //! ignored, also by the command.
 //!
 //! A thread reads the signals. The mutex of the phase orders them: a signal comes before the start
-//! of the command, and ends or stops `leasehold`, or after it, and goes to the command.
+//! of the command, and ends or stops `leasehold`, or after it, and goes to the command. While `once`
+//! commits a result, the command has ended, and signals have the effect that they had before it.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -79,6 +80,9 @@ pub(super) struct Signals {
     phase: Arc<Mutex<Phase>>,
 }
 
+/// Has signals end the program again when the command has ended.
+pub(super) struct Recall(Arc<Mutex<Phase>>);
+
 /// The signals while the command runs, and the loss of the lock.
 pub(super) struct Events {
     events: Receiver<Event>,
@@ -135,6 +139,11 @@ impl Signals {
         }
     }
 
+    /// Returns the value that has signals end the program again.
+    pub(super) fn recall(&self) -> Recall {
+        Recall(Arc::clone(&self.phase))
+    }
+
     /// Ends the wait: later signals are for the command. An error is a signal that came before.
     pub(super) fn begin(self) -> std::result::Result<Events, Signal> {
         let mut phase = lock(&self.phase);
@@ -144,6 +153,13 @@ impl Signals {
         let (sender, events) = mpsc::channel();
         *phase = Phase::Running(sender.clone());
         Ok(Events { events, sender })
+    }
+}
+
+impl Recall {
+    /// Has later signals end the program, as before the command: it waits for a server again.
+    pub(super) fn recall(self) {
+        *lock(&self.0) = Phase::Waiting { ended_by: None };
     }
 }
 

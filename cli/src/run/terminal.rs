@@ -38,7 +38,7 @@ pub(super) struct Terminal(File);
 impl Terminal {
     /// Returns the terminal for a command that starts, if it is interactive.
     fn of_interactive() -> Option<Terminal> {
-        let terminal = is_interactive().then(Terminal::open).flatten()?;
+        let terminal = Terminal::open()?;
         (terminal.foreground()? == own_group()?).then_some(terminal)
     }
 
@@ -72,12 +72,15 @@ impl Terminal {
     }
 }
 
-fn is_interactive() -> bool {
+/// Returns whether a command with the input and the output of this process is interactive.
+pub(super) fn is_interactive() -> bool {
     stdin().is_terminal() && stdout().is_terminal()
 }
 
 /// Moves the terminal between the groups, and stops this process with the command.
 pub(super) struct JobControl {
+    /// Whether the input and the output of the command are a terminal.
+    is_interactive: bool,
     /// The group of this process, if it has an id here.
     own: Option<Pid>,
     /// The group of the command, once it has started.
@@ -94,11 +97,12 @@ pub(super) struct JobControl {
 
 impl JobControl {
     /// Returns the state before the command starts: an interactive command gets the terminal.
-    pub(super) fn new() -> JobControl {
-        let given = Terminal::of_interactive();
+    pub(super) fn new(is_interactive: bool) -> JobControl {
+        let given = is_interactive.then(Terminal::of_interactive).flatten();
         let settings = given.as_ref().and_then(Terminal::settings);
         let (own, other) = (own_group(), None);
-        JobControl { own, other, given, settings, stop_forwarded: false, ends: ENDS.iter() }
+        let (stop_forwarded, ends) = (false, ENDS.iter());
+        JobControl { is_interactive, own, other, given, settings, stop_forwarded, ends }
     }
 
     /// Returns the terminal that the command gets.
@@ -118,7 +122,7 @@ impl JobControl {
             Signal::TSTP => self.stop_forwarded = true,
             Signal::CONT => {
                 self.stop_forwarded = false;
-                if is_interactive() {
+                if self.is_interactive {
                     self.give();
                 }
             }

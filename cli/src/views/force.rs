@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use leasehold::LockInfo;
+use leasehold::{Client, LockInfo};
 use serde::Serialize;
 
 use super::count::Count;
 use super::json::LockView;
+use super::kept::Kept;
 use super::{ls, print, table, text};
 use crate::address::Server;
 use crate::args::ForceArgs;
@@ -41,10 +42,16 @@ pub(crate) fn run(server: &Server, arguments: &ForceArgs, output: Output) -> Res
         }
         (Output::Text, _) if forced => ended(name, before.as_ref()),
         (Output::Text, Some(count)) => count.in_a_line() + "\n",
-        (Output::Text, None) => format!("{} is free\n", text::printable(name)),
+        (Output::Text, None) => free(&client, name)?,
     };
     print::print(&shown)?;
     Ok(if forced { ExitCode::SUCCESS } else { Code::Negative.into() })
+}
+
+/// Returns a line about a free lock. What a caller of `force` may mean is the result of work.
+fn free(client: &Client, name: &str) -> Result<String> {
+    let kept = Kept::find(client, name)?.map(|kept| kept.in_a_line());
+    Ok(kept.unwrap_or_else(|| format!("{} is free", text::printable(name))) + "\n")
 }
 
 /// Returns a line, and the lock with its former holders as `ls` shows them.

@@ -7,6 +7,7 @@ pub(crate) mod audit;
 mod count;
 pub(crate) mod force;
 pub(crate) mod json;
+mod kept;
 pub(crate) mod ls;
 pub(crate) mod pattern;
 pub(crate) mod print;

@@ -11,13 +11,22 @@ use crate::failure::Result;
 ///
 /// A reader that has ended (`| head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<()> {
-    print_while_read(text).map(drop)
+    print_bytes(text.as_bytes())
+}
+
+/// Prints any bytes, as [`print`] does.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
+    write_while_read(bytes).map(drop)
 }
 
 /// Prints a text at once. Returns whether the output still has a reader.
 pub(crate) fn print_while_read(text: &str) -> Result<bool> {
+    write_while_read(text.as_bytes())
+}
+
+fn write_while_read(bytes: &[u8]) -> Result<bool> {
     let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+    match output.write_all(bytes).and_then(|()| output.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error.into()),

@@ -4,9 +4,11 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use leasehold::{Client, HolderInfo, LockInfo, WaitingInfo};
+use serde::Serialize;
 
 use super::count::Count;
 use super::json::LockView;
+use super::kept::Kept;
 use super::pattern;
 use super::print;
 use super::table::{self, Column};
@@ -40,14 +42,29 @@ pub(crate) fn run(server: &Server, arguments: &ShowArgs, output: Output) -> Resu
     }
     let shown = match client.lock_info(name)? {
         Some(lock) => one(&lock, output)?,
-        None => match (Count::find(&client, name)?, output) {
-            (Some(count), Output::Json) => print::json(&count)?,
-            (Some(count), Output::Text) => count.describe(),
-            (None, _) => return is_free(name, output),
+        None => match not_held(&client, name, output)? {
+            Some(shown) => shown,
+            None => return is_free(name, output),
         },
     };
     print::print(&shown)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns what a name without a holder stands for: a number, or the result of work.
+fn not_held(client: &Client, name: &str, output: Output) -> Result<Option<String>> {
+    if let Some(count) = Count::find(client, name)? {
+        return shown(&count, Count::describe, output).map(Some);
+    }
+    let kept = Kept::find(client, name)?;
+    kept.map(|kept| shown(&kept, Kept::describe, output)).transpose()
+}
+
+fn shown<T: Serialize>(it: &T, describe: fn(&T) -> String, output: Output) -> Result<String> {
+    match output {
+        Output::Json => print::json(it),
+        Output::Text => Ok(describe(it)),
+    }
 }
 
 /// Shows the locks whose names match the pattern.

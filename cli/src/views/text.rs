@@ -92,6 +92,7 @@ pub(crate) fn short_kind(kind: &str) -> &str {
     match kind {
         "lock" => "plain",
         "lock of a named holder" => "named",
+        "work done once" => "once",
         kind => kind.strip_suffix(" lock").unwrap_or(kind),
     }
 }

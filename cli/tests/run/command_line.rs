@@ -8,8 +8,9 @@ use crate::program::{Finished, Running};
 
 const README: &str = include_str!("../../README.md");
 const CODES: &str = include_str!("../../src/failure.rs");
-const VERBS: [&str; 13] = [
+const VERBS: [&str; 14] = [
     "run",
+    "once",
     "acquire",
     "extend",
     "release",
@@ -76,7 +77,8 @@ fn a_reader_that_ends_is_no_failure_and_a_full_disk_is_one() {
 
 #[test]
 fn verbs_without_json_refuse_the_option() {
-    for words in [&["run", "--json", "x", "--", "true"][..], &["--json", "man"]] {
+    let once = ["once", "--json", "x", "--", "true"];
+    for words in [&["run", "--json", "x", "--", "true"][..], &once, &["--json", "man"]] {
         let mut command = leasehold();
         command.args(words);
         let end = Running::start(command).finish();
@@ -178,14 +180,31 @@ fn first_cells(heading: &str) -> Vec<&'static str> {
     rows.map(|row| row.split('|').nth(1).expect("a cell").trim()).collect()
 }
 
+/// Returns the long options in the help of a verb.
+fn options_of_help(help: &[String]) -> BTreeSet<&str> {
+    let lines = help.iter().map(|line| line.trim_start());
+    let lines = lines.filter(|line| line.starts_with('-') && !line.contains("--help"));
+    lines.flat_map(|line| options(line)).collect()
+}
+
 #[test]
 fn the_readme_has_the_flags_of_run() {
     let help = output(&["run", "--help"]).output;
-    let help: Vec<&str> = help.iter().map(|line| line.trim_start()).collect();
-    let of_help = help.iter().filter(|line| line.starts_with('-') && !line.contains("--help"));
-    let of_help: BTreeSet<&str> = of_help.flat_map(|line| options(line)).collect();
     let cells = first_cells("./import.sh file.csv").join(" ");
-    assert_eq!(options(&cells), of_help);
+    assert_eq!(options(&cells), options_of_help(&help));
+}
+
+/// The flags that `once` has, and `run` has not, have a table; those of `run` that `once` has not
+/// have a sentence.
+#[test]
+fn the_readme_has_the_flags_of_once() {
+    let [run, once] = ["run", "once"].map(|verb| output(&[verb, "--help"]).output);
+    let (run, once) = (options_of_help(&run), options_of_help(&once));
+    let cells = first_cells("./fetch-rates").join(" ");
+    assert_eq!(options(&cells), &once - &run);
+    let (_, sentence) = README.split_once("It has the flags of `run`, except").expect("a sentence");
+    let (sentence, _) = sentence.split_once('.').expect("its end");
+    assert_eq!(options(sentence), &run - &once);
 }
 
 #[test]

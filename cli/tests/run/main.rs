@@ -1,4 +1,4 @@
-//! `leasehold run` and the command line: real servers, real signals, real terminals.
+//! `leasehold run`, `leasehold once` and the command line: real servers, real signals, real terminals.
 #![allow(missing_docs, reason = "tests")]
 
 #[path = "../support/command.rs"]
@@ -15,6 +15,7 @@ mod holder;
 mod interactive;
 mod kinds;
 mod loss;
+mod once;
 mod program;
 mod sandbox;
 mod signals;

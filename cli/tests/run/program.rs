@@ -31,8 +31,17 @@ exit 5";
 
 /// Returns `leasehold run` with these words, for this server.
 pub(crate) fn run(server: &Server, words: &[&str]) -> Command {
+    verb(server, "run", words)
+}
+
+/// Returns `leasehold once` with these words, for this server.
+pub(crate) fn once(server: &Server, words: &[&str]) -> Command {
+    verb(server, "once", words)
+}
+
+fn verb(server: &Server, verb: &str, words: &[&str]) -> Command {
     let mut command = leasehold();
-    command.env("LEASEHOLD_URL", server.url()).arg("run").args(words);
+    command.env("LEASEHOLD_URL", server.url()).arg(verb).args(words);
     command
 }
 
@@ -80,8 +89,13 @@ impl Running {
 
     /// Starts `leasehold run` with a shell script; blocks until the script runs.
     pub(crate) fn script(server: &Server, words: &[&str], script: &str) -> Running {
-        let mut running =
-            Running::start(run(server, &[words, &["--", "sh", "-c", script]].concat()));
+        Running::script_of("run", server, words, script)
+    }
+
+    /// Starts this verb of `leasehold` with a shell script; blocks until the script runs.
+    pub(crate) fn script_of(name: &str, server: &Server, words: &[&str], script: &str) -> Running {
+        let words = [words, &["--", "sh", "-c", script]].concat();
+        let mut running = Running::start(verb(server, name, &words));
         running.group();
         running
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::Client;
+use leasehold::{Begin, Client};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -110,6 +110,24 @@ fn the_hold_of_a_killed_process_is_lost() {
     picture.has(&format!("pid {}", child.pid()));
     picture.has("Held a before the start");
     picture.has("; lost at");
+}
+
+#[test]
+fn the_commit_of_work_ends_a_hold_that_is_not_lost() {
+    let (server, (_folder, path)) = (Server::start(), output());
+    let client = Client::open(server.url()).expect("the server answers");
+    let Begin::Run(work) = client.once("a").begin().expect("an answer") else {
+        panic!("nothing is committed")
+    };
+    let observation = observe(&server, &path);
+    work.commit("x").expect("held");
+    two_more_looks(&server);
+    observation.signal(Signal::INT);
+    let outcome = observation.finish();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let is_whole = outcome.err.contains("1 hold") && !outcome.err.contains("lost");
+    assert!(is_whole, "{outcome:?}");
+    Picture::read(&path).has("Held a before the start");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod audit;
 mod errors;
 mod force;
 mod ls;
+mod once;
 mod program;
 mod show;
 mod topologies;
