@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 fn perform(arguments: Arguments) -> Result<ExitCode> {
     let output = arguments.output;
     match arguments.verb {
-        Verb::Run(run) => run::run(&arguments.server, &*run),
+        Verb::Run(run) => run::run(&arguments.server, &run),
         Verb::Once(once) => run::once(&arguments.server, &once),
         Verb::Acquire(acquire) => holder::acquire(&arguments.server, &acquire),
         Verb::Extend(extend) => holder::extend(&arguments.server, &extend),

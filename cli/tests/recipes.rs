@@ -18,16 +18,25 @@ fn the_shell_lines_of_the_recipes_run() {
     }
 }
 
-#[test]
-fn the_cron_job_runs_once_per_minute() {
-    let server = Server::start().expect("redis-server is installed");
+/// Runs the block with this text three times. Returns how many programs each run started.
+fn started(text: &str) -> [usize; 3] {
+    let server = Server::start().expect("a socket can be made");
     let blocks = shell_blocks();
-    let cron = blocks.iter().find(|block| block.text().contains("--min-hold"));
-    let cron = cron.expect("the recipe of the cron job");
-    let started = [(); 3].map(|()| {
-        let run = cron.run(Path::new(PROGRAM), server.url()).expect("bash is installed");
+    let block = blocks.iter().find(|block| block.text().contains(text)).expect("a recipe");
+    [(); 3].map(|()| {
+        let run = block.run(Path::new(PROGRAM), server.url()).expect("bash is installed");
         assert!(run.output.status.success(), "{:?}", run.output);
         run.started.len()
-    });
-    assert_eq!(started, [1, 0, 0]);
+    })
+}
+
+#[test]
+fn the_cron_job_runs_once_per_minute() {
+    assert_eq!(started("--min-hold"), [1, 0, 0]);
+}
+
+#[test]
+fn a_result_is_made_once() {
+    assert_eq!(started("leasehold once --keep 192h"), [1, 0, 0]);
+    assert_eq!(started("leasehold once --keep 1h"), [1, 0, 0]);
 }
