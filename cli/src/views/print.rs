@@ -14,7 +14,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     print_bytes(text.as_bytes())
 }
 
-/// Prints any bytes, as [`print`] does.
+/// Prints any bytes. Fails as [`print()`] does.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
     write_while_read(bytes).map(drop)
 }

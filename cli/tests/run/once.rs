@@ -275,7 +275,7 @@ fn a_command_that_runs_for_too_long_leaves_no_result() {
 #[test]
 fn a_commit_without_an_answer_is_a_failure() {
     let server = Server::start();
-    let running = start(&server, &["--lease", "5s", "x"], SUCCEEDS);
+    let running = start(&server, &["--lease", "10s", "x"], SUCCEEDS);
     server.kill();
     let end = running.finish();
     assert_eq!(end.code(), 69, "{end:?}");
