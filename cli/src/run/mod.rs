@@ -51,7 +51,7 @@ use guard::{Guard, note_missing};
 use kinds::Held;
 use outcome::Outcome;
 use output::{Captured, Output};
-use signals::{Events, Signals};
+use signals::{Events, Recall, Signals};
 use supervisor::{End, Supervisor};
 use terminal::JobControl;
 
@@ -148,31 +148,36 @@ fn take_and_run(
         Err(error) => return lock::not_acquired(error, &signals),
     };
     let recall = signals.recall();
-    let events = match signals.begin() {
-        Ok(events) => events,
+    match signals.begin() {
+        Ok(events) => run_to_end(client, job, program, held, events, recall),
         Err(signal) => {
             // Without an answer the lock ends with its lease: the signal decides the exit code.
             let _ = held.release();
-            return Ok(Outcome::of_signal(signal.as_raw()));
-        }
-    };
-    let mut output = None;
-    if job.keeps_output() {
-        match Output::start() {
-            Ok(started) => output = Some(started),
-            Err(error) => {
-                let _ = held.release();
-                return Err(error.into());
-            }
+            Ok(Outcome::of_signal(signal.as_raw()))
         }
     }
+}
+
+/// Runs the command, releases the lock or commits the result, and passes the output on.
+fn run_to_end(
+    client: &Client,
+    job: &impl Job,
+    program: &Program<'_>,
+    held: Held,
+    events: Events,
+    recall: Recall,
+) -> Result<Outcome> {
+    // After an error the drop of `held` releases.
+    let output = job.keeps_output().then(Output::start).transpose()?;
     let (writer, mut output) = output.unzip();
-    let end = start(client, call, program, &held, events, writer);
+    let end = start(client, job.call(), program, &held, events, writer);
     if held.commits() {
-        recall.recall();
+        // A commit may wait for its server until the end of the lease.
+        recall.now();
     }
     let captured = output.as_mut().map_or(Captured::Nothing, Output::end);
-    let outcome = outcome::of_started(end, held, captured, call);
+    let outcome = outcome::of_started(end, held, captured, job.call());
+    // Also what a command has written that has failed, or was ended.
     let passed_on = output.map_or(Ok(()), Output::finish);
     let outcome = outcome?;
     passed_on.map(|()| outcome)

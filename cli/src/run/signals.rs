@@ -158,7 +158,7 @@ impl Signals {
 
 impl Recall {
     /// Has later signals end the program, as before the command: it waits for a server again.
-    pub(super) fn recall(self) {
+    pub(super) fn now(self) {
         *lock(&self.0) = Phase::Waiting { ended_by: None };
     }
 }
