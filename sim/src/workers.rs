@@ -34,8 +34,9 @@ const ENDED_OBSERVERS: Duration = Duration::from_secs(45);
 const MOST_TASKS: usize = 80;
 const IDLE_TASKS: usize = 20;
 
-/// The most memory of an idle process for each of its clients, in bytes.
-const IDLE_BYTES: usize = 800_000;
+/// The most memory of an idle process for each of its clients, in bytes. With listeners and twelve
+/// connections to a cluster 805,000 were seen, which stayed the same.
+const IDLE_BYTES: usize = 1_000_000;
 
 /// The time in which idle workers give back what they do not need.
 const RESTED: Duration = Duration::from_secs(60);
