@@ -10,8 +10,16 @@
 local lock, counter, result, lease, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local size, wake, channel = ARGV[3], ARGV[4], ARGV[5]
 
+-- How long the last token stays, a day in ms: keys are many, and few are used again. Without it the
+-- next token follows from the server's clock.
+local day = 86400000
+
 local done = redis.call('hmget', result, 'at', 'token', 'value')
 if done[1] then
   return done
 end
-return take_fenced(lock, counter, lease, owner, size, wake, channel)
+local token_or_lease = take_fenced(lock, counter, lease, owner, size, wake, channel)
+if token_or_lease < -1 then
+  redis.call('pexpire', counter, day)
+end
+return token_or_lease

@@ -3,7 +3,7 @@
 -- ARGV: 1 owner, 2 channel, 3 message, 4 ms for which the result is kept, 5 the token of the hold,
 --   6 the value
 -- RETURNS: -1 not held, and this hold has written no result; else a list: 1 the number of
---   subscribers that received the message, 0 from a repeated call, 2 the time of the result in ms
+--   subscribers that received the message, -1 from a repeated call, 2 the time of the result in ms
 --   since 1970
 -- Atomic: only the holder may write the result, and the hold must end with it.
 local lock, result, owner, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
@@ -15,9 +15,13 @@ local done = redis.call('hmget', result, 'owner', 'at')
 local time = redis.call('time')
 local at = time[1] * 1000 + math.floor(time[2] / 1000)
 if redis.call('hdel', lock, owner) == 0 then
-  return done[1] == owner and { 0, tonumber(done[2]) } or -1
+  return done[1] == owner and { -1, tonumber(done[2]) } or -1
 end
-redis.call('hset', result, 'owner', owner, 'token', token, 'value', value)
-redis.call('hset', result, 'at', string.format('%.0f', at))
+local written = string.format('%.0f', at)
+redis.call('hset', result, 'owner', owner, 'token', token, 'value', value, 'at', written)
 redis.call('pexpire', result, keep)
-return { redis.call('publish', channel, message), at }
+-- Without the permission to publish the result is written too. Waiters find it by their polls.
+local is_sent, heard = pcall(function()
+  return redis.call('publish', channel, message)
+end)
+return { is_sent and heard or 0, at }

@@ -11,6 +11,7 @@
 //! | `leasehold_lock_passed_locally_total` | [`Stats::passed_locally`](crate::Stats::passed_locally) |
 //! | `leasehold_lock_lingered_total` | [`Stats::lingered`](crate::Stats::lingered) |
 //! | `leasehold_lock_freed_total` | [`Stats::freed`](crate::Stats::freed); label `kind` of the hold, `label` empty |
+//! | `leasehold_lock_found_done_total` | [`Stats::found_done`](crate::Stats::found_done) |
 //! | `leasehold_lock_released_total` | [`Stats::released`](crate::Stats::released) |
 //! | `leasehold_lock_released_after_expiry_total` | [`Stats::released_after_expiry`](crate::Stats::released_after_expiry) |
 //! | `leasehold_lock_lost_total` | [`Stats::lost`](crate::Stats::lost); label `reason`: `expired`, `gone`, `held_too_long` |

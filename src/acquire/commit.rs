@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use crate::acquire::{HoldHandle, LockContext};
 use crate::cancel::Limit;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::kind::once::{self, CommitReply};
 use crate::local::table::HoldShare;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
-use crate::transport::pool::request::{CallReply, EarlierCopies, Outcome};
+use crate::transport::pool::request::Outcome;
 use crate::transport::pool::router::RoutedCall;
-use crate::transport::reply::Reply;
 use crate::util::clock;
 use crate::util::sync::Parker;
 
@@ -35,7 +34,7 @@ impl HoldHandle {
     /// Blocks until there is a reply, or until the lease is over. One round trip.
     pub(crate) fn commit(mut self, keep: Duration, value: &[u8]) -> Result<u64> {
         self.ended = true;
-        let (begun, handle) = (clock::now(), &self);
+        let handle = &self;
         let LockContext { engine, local } = &*handle.context;
         let commit =
             || once::commit(local.name(), handle.hold.owner(), handle.token(), keep, value);
@@ -50,31 +49,18 @@ impl HoldHandle {
         let reply = match outcome {
             Ok(reply) => reply,
             Err(failure) => {
-                let release = handle.background_release().maybe_duplicate(failure.is_written());
+                let release = handle.background_release().maybe_duplicate(may_have_run);
                 engine.router.send_background(release, Some(connection));
                 return Err(handle.with_lock_name(failure.into_error()));
             }
         };
-        // Earlier copies had the same effect as this one, which has told it.
-        let as_release = |reply: CallReply, subscribers| CallReply {
-            value: Reply::Int(subscribers),
-            copies: EarlierCopies::default(),
-            ..reply
-        };
-        let not_replicated = reply.not_replicated.clone();
-        let (ended, at) = match once::read_commit(reply.value.clone()) {
-            Ok(CommitReply::Committed { subscribers, at }) => {
-                (Ok(as_release(reply, subscribers)), at)
-            }
-            // An earlier copy may have written a result that has expired.
-            Ok(CommitReply::NotHeld) if may_have_run && begun.until(clock::now()) >= keep => {
-                (Err(Error::timeout()), 0)
-            }
-            Ok(CommitReply::NotHeld) => (Ok(as_release(reply, -1)), 0),
-            Err(error) => (Err(error), 0),
-        };
-        local.finish_release(&handle.hold, ended)?;
-        not_replicated.map_or(Ok(at), |error| Err(handle.with_lock_name(error)))
+        handle.repeat_release_behind_late_copy(&reply, connection);
+        let told = once::read_commit(reply.value).and_then(|told| match told {
+            CommitReply::NotHeld if may_have_run => Err(unknown()),
+            told => Ok(told),
+        });
+        let at = local.finish_commit(&handle.hold, told)?;
+        reply.not_replicated.map_or(Ok(at), |error| Err(handle.with_lock_name(error)))
     }
 
     /// Waits for the reply to a commit, and sends it again while the server is away.
@@ -107,4 +93,12 @@ impl HoldHandle {
             pending = engine.router.queue(commit(), Target::Prefer(connection));
         }
     }
+}
+
+/// Returns the error of a commit whose hold is over, after a copy without a reply: that copy may have
+/// written a result, which has expired or was deleted since.
+fn unknown() -> Error {
+    let text = "nobody can tell whether the result was committed: a copy without a reply may have \
+                written it";
+    Error::new(ErrorKind::Timeout, text)
 }

@@ -662,8 +662,9 @@ impl LockQuestion<'_> {
             (AcquireReply::Exceeds { capacity }, _) => Err(self.too_many(capacity)),
             (AcquireReply::Settled(reply), _) => {
                 self.settled = Some(reply);
-                let now = clock::now();
-                self.call.series().answered(sent.until(now));
+                let series = self.call.series();
+                series.answered(sent.until(clock::now()));
+                series.found_done();
                 self.context().local.set_last_error(None);
                 Ok(None)
             }

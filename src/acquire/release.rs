@@ -22,7 +22,7 @@ use crate::local::EndOutcome;
 use crate::local::table::HoldShare;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
-use crate::transport::pool::request::{Failure, Request};
+use crate::transport::pool::request::{CallReply, Failure, Request};
 use crate::transport::pool::router::RoutedCall;
 use crate::util::clock;
 
@@ -96,15 +96,23 @@ impl HoldHandle {
                 router.send_background(again, Some(connection));
                 return Err(self.with_lock_name(failure.error.clone()));
             }
-            Ok(reply) => {
-                let effect = self.effect();
-                if self.hold.late_copy().is_some_and(|copy| reply.may_precede(&copy, effect)) {
-                    router.repeat(self.release(), connection, reply.sent + effect);
-                }
-            }
+            Ok(reply) => self.repeat_release_behind_late_copy(reply, connection),
             Err(_) => {}
         }
         self.context.local.finish_release(&self.hold, outcome.map_err(Failure::into_error))
+    }
+
+    /// Has the release follow an acquire command that may run after this reply.
+    pub(super) fn repeat_release_behind_late_copy(
+        &self,
+        reply: &CallReply,
+        connection: ConnectionId,
+    ) {
+        let effect = self.effect();
+        if self.hold.late_copy().is_some_and(|copy| reply.may_precede(&copy, effect)) {
+            let router = &self.context.engine.router;
+            router.repeat(self.release(), connection, reply.sent + effect);
+        }
     }
 
     fn release(&self) -> Call {

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::fenced::{self, Fenced};
 use crate::kind::plain::{Plain, UNLOCKED};
-use crate::kind::rules::{self, AcquireArgs, AcquireReply, KindRules};
+use crate::kind::rules::{self, AcquireArgs, AcquireReply, KindRules, Queueing};
 use crate::transport::call::{Call, Digits};
 use crate::transport::reply::Reply;
 use crate::transport::script::Script;
@@ -36,9 +36,10 @@ pub(crate) struct OnceResult {
 /// The reply to a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommitReply {
-    /// The result is written: the subscribers that received the message, and the time.
+    /// The result is written: the subscribers that received the message, and the time. An earlier
+    /// copy of the commit may have told their number.
     Committed {
-        subscribers: i64,
+        subscribers: Option<u64>,
         at: u64,
     },
     NotHeld,
@@ -57,7 +58,10 @@ pub(crate) fn commit(name: &Name, owner: &Owner, token: u64, keep: Duration, val
 pub(crate) fn read_commit(reply: Reply) -> Result<CommitReply> {
     match reply {
         Reply::List(_) => match reply.into_ints()?[..] {
-            [subscribers, at] => Ok(CommitReply::Committed { subscribers, at: at.unsigned_abs() }),
+            [subscribers, at] => {
+                let subscribers = u64::try_from(subscribers).ok();
+                Ok(CommitReply::Committed { subscribers, at: at.unsigned_abs() })
+            }
             _ => Err(rules::unexpected_list()),
         },
         reply => reply.into_int().map(|_| CommitReply::NotHeld),
@@ -85,6 +89,11 @@ pub(crate) fn read_result(reply: Reply) -> Result<Option<OnceResult>> {
 impl KindRules for OnceWork {
     fn kind(&self) -> Kind {
         Kind::Once
+    }
+
+    /// Each caller asks for itself: it may get the result, whoever else waits.
+    fn queueing(&self) -> Queueing {
+        Queueing::None
     }
 
     fn re_enters(&self) -> bool {
@@ -153,8 +162,9 @@ mod tests {
         let list = |numbers: &[i64]| {
             Reply::List(numbers.iter().map(|number| Reply::Int(*number)).collect())
         };
-        let committed = CommitReply::Committed { subscribers: 2, at: 9 };
-        assert_eq!(read_commit(list(&[2, 9])), Ok(committed));
+        let committed = |subscribers| CommitReply::Committed { subscribers, at: 9 };
+        assert_eq!(read_commit(list(&[2, 9])), Ok(committed(Some(2))));
+        assert_eq!(read_commit(list(&[-1, 9])), Ok(committed(None)));
         assert_eq!(read_commit(Reply::Int(-1)), Ok(CommitReply::NotHeld));
         assert!(read_commit(list(&[2])).is_err() && read_commit(texts(&[])).is_err());
     }

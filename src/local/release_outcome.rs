@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Released};
+use crate::kind::once::CommitReply;
 use crate::kind::rules::{self, ReleaseReply};
 use crate::local::Local;
 use crate::local::hold::Hold;
@@ -49,10 +50,33 @@ impl Local {
             }
             Err(error) => Err(error),
         };
-        let subscribers =
-            subscribers.map_err(|error| error.with_lock_name(Arc::clone(self.name().given())));
+        let subscribers = subscribers.map_err(|error| self.named(error));
         self.report_release(hold, subscribers.clone());
         subscribers.map(drop)
+    }
+
+    /// Applies the reply to a commit, which ends the hold as a release does. Returns the time of the
+    /// result.
+    pub(crate) fn finish_commit(
+        &self,
+        hold: &Arc<Hold>,
+        outcome: Result<CommitReply>,
+    ) -> Result<u64> {
+        self.release_settled(hold);
+        let committed = match outcome {
+            Ok(CommitReply::Committed { subscribers, at }) => {
+                Ok((subscribers.map(|number| self.heard_by(hold, number)), at))
+            }
+            Ok(CommitReply::NotHeld) => Err(self.found_no_hold(hold)),
+            Err(error) => Err(error),
+        };
+        let committed = committed.map_err(|error| self.named(error));
+        self.report_release(hold, committed.clone().map(|(subscribers, _)| subscribers));
+        committed.map(|(_, at)| at)
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(self.name().given()))
     }
 
     /// Returns the number of subscribers that the release message reached.

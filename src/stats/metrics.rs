@@ -11,6 +11,7 @@ pub(super) enum CounterMetric {
     PassedLocally,
     Lingered,
     Freed,
+    FoundDone,
     Released,
     ReleasedAfterExpiry,
     LostExpired,
@@ -52,7 +53,7 @@ pub(super) enum HistogramMetric {
 }
 
 /// Name, reason of a loss, and description of each counter.
-pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 15] = [
+pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 16] = [
     (
         CounterMetric::Acquired,
         "leasehold_lock_acquired_total",
@@ -76,6 +77,12 @@ pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 15] = [
         "leasehold_lock_freed_total",
         None,
         "Holds of processes that are gone, which this client has released",
+    ),
+    (
+        CounterMetric::FoundDone,
+        "leasehold_lock_found_done_total",
+        None,
+        "Calls that found their work done, and got its result",
     ),
     (
         CounterMetric::Released,

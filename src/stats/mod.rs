@@ -68,6 +68,7 @@ pub struct Stats {
     passed_locally: u64,
     lingered: u64,
     freed: u64,
+    found_done: u64,
     released_after_expiry: u64,
     lost_expired: u64,
     lost_gone: u64,
@@ -116,6 +117,14 @@ impl Stats {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn freed(&self) -> u64 {
         self.freed
+    }
+
+    /// Returns how often a caller found its work done, and got its result in place of a hold.
+    ///
+    /// See [`Once`](crate::Once).
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn found_done(&self) -> u64 {
+        self.found_done
     }
 
     /// Returns the number of holds whose last guard has ended.
@@ -290,6 +299,7 @@ impl fmt::Debug for Stats {
             passed_locally,
             lingered,
             freed,
+            found_done,
             released_after_expiry,
             lost_expired,
             lost_gone,
@@ -310,6 +320,7 @@ impl fmt::Debug for Stats {
             .field("passed_locally", passed_locally)
             .field("lingered", lingered)
             .field("freed", freed)
+            .field("found_done", found_done)
             .field("released", &self.released())
             .field("released_after_expiry", released_after_expiry)
             .field("lost_expired", lost_expired)
@@ -354,6 +365,7 @@ pub(crate) struct StatsRecorder {
     passed_locally: Counter,
     lingered: Counter,
     freed: Counter,
+    found_done: Counter,
     released_after_expiry: Counter,
     lost_expired: Counter,
     lost_gone: Counter,
@@ -404,6 +416,11 @@ impl StatsRecorder {
     /// Counts a hold of a process that is gone.
     fn freed(&self) {
         self.freed.add(1);
+    }
+
+    /// Counts a call that found its work done.
+    fn found_done(&self) {
+        self.found_done.add(1);
     }
 
     /// Counts the end of the last guard of a hold.
@@ -459,6 +476,7 @@ impl StatsRecorder {
             passed_locally: self.passed_locally.get(),
             lingered: self.lingered.get(),
             freed: self.freed.get(),
+            found_done: self.found_done.get(),
             refused: self.refused.get(),
             timed_out: self.timed_out.get(),
             cancelled: self.cancelled.get(),
@@ -493,6 +511,7 @@ mod tests {
         times(2, || recorder.passed_locally());
         times(16, || recorder.taken_over());
         times(17, || recorder.freed());
+        times(18, || recorder.found_done());
         times(3, || recorder.released(Duration::ZERO, false));
         times(20, || recorder.released(Duration::ZERO, true));
         times(4, || recorder.lost(LostReason::Expired));
@@ -513,6 +532,7 @@ mod tests {
             "passed_locally: 2",
             "lingered: 16",
             "freed: 17",
+            "found_done: 18",
             "released: 23",
             "released_after_expiry: 3",
             "lost_expired: 4",

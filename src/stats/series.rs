@@ -58,6 +58,12 @@ impl Series<'_> {
         self.exported.count(CounterMetric::Freed);
     }
 
+    /// Counts a call that found its work done.
+    pub(crate) fn found_done(&self) {
+        self.recorder.found_done();
+        self.exported.count(CounterMetric::FoundDone);
+    }
+
     /// Counts a hold of this series in the gauge, instead of one of the series `from`.
     fn move_from(&self, from: &Series<'_>) {
         if !self.exported.is_same(&from.exported) {

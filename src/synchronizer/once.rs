@@ -57,12 +57,13 @@ const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// the next caller runs the work. So does the next caller after a drop of [`OnceRun`] without a
 /// commit, as after an error. Give the [token](OnceRun::token) to what the work changes, so that it
 /// refuses a run that is over. A fail-over may lose a result, as it may lose a lock; with
-/// [`min_replicas`](crate::Builder::min_replicas) replicas have it before the commit returns.
+/// [`min_replicas`](crate::Builder::min_replicas) replicas have it before the commit returns. A
+/// caller that finds the work done waits for the replicas too, and is not told if they are away.
 ///
 /// # Names
 /// The name is that of the lock under which the work runs: the key of its hash, with the tokens of a
-/// [`FencedLock`](crate::FencedLock). Use one kind for one name. The result is in the hash
-/// `leasehold_once:{<name>}`. [`Client::force_unlock`](crate::Client::force_unlock) takes the work
+/// [`FencedLock`](crate::FencedLock), which expire a day after the last run began. Use one kind for
+/// one name. The result is in the hash `leasehold_once:{<name>}`. [`Client::force_unlock`](crate::Client::force_unlock) takes the work
 /// away from its holder; [`forget`](Once::forget) deletes the result. Redisson has no such kind.
 ///
 /// # Errors of every verb
@@ -88,8 +89,8 @@ pub enum Begin {
     Done(OnceOutcome),
 }
 
-/// The result of work that is done.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The result of work that is done. Its `Debug` form has the length of the value in its place.
+#[derive(Clone, PartialEq, Eq)]
 pub struct OnceOutcome {
     value: Vec<u8>,
     at: WallTime,
@@ -108,6 +109,12 @@ impl OnceOutcome {
         &self.value
     }
 
+    /// Returns the value that was committed, without a copy.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn into_value(self) -> Vec<u8> {
+        self.value
+    }
+
     /// Returns the time of the commit, by the clock of the server. Millisecond precision.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn at(&self) -> WallTime {
@@ -118,6 +125,17 @@ impl OnceOutcome {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn token(&self) -> u64 {
         self.token
+    }
+}
+
+impl fmt::Debug for OnceOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OnceOutcome { value, at, token } = self;
+        f.debug_struct("OnceOutcome")
+            .field("bytes", &value.len())
+            .field("at", at)
+            .field("token", token)
+            .finish()
     }
 }
 
@@ -205,6 +223,8 @@ impl Once {
     ///
     /// One round trip if there is a result, or if nobody works on it. Otherwise the call waits as
     /// [`Lock::lock`](crate::Lock::lock) does: for the commit, or for the end of a run without one.
+    /// Each caller that gets the result receives the whole value, up to 512 KiB, over the connections
+    /// of the client.
     ///
     /// A caller that has the run itself waits for ever: a run belongs to no thread.
     ///
@@ -217,8 +237,7 @@ impl Once {
 
     /// Returns the result, or the work if nobody works on it; `None` if another caller does.
     ///
-    /// Does not wait for the other caller. One round trip, as for
-    /// [`Lock::try_lock`](crate::Lock::try_lock).
+    /// Does not wait for the other caller, also one of this process. One round trip.
     ///
     /// # Errors
     /// Those of [`begin`](Once::begin).
@@ -263,8 +282,8 @@ impl Once {
     /// ```
     ///
     /// # Errors
-    /// That of `work`; as its type those of [`begin`](Once::begin) and of
-    /// [`OnceRun::commit`].
+    /// That of `work`; as its type those of [`begin`](Once::begin) and of [`OnceRun::commit`]. The
+    /// latter tells which of them leave a result: then another call returns it.
     pub fn run<E: From<Error>>(
         &self,
         work: impl FnOnce(&OnceRun) -> std::result::Result<Vec<u8>, E>,

@@ -35,18 +35,25 @@ impl OnceRun {
     /// of the caller to whom the run was lost.
     ///
     /// # Errors
+    /// | error | is the result committed? |
+    /// | --- | --- |
+    /// | `is_lost`, `is_configuration` | no |
+    /// | `is_not_replicated` | yes |
+    /// | `is_connection`, `is_timeout`, `is_closed` | nobody can tell yet: ask [`outcome`](crate::Once::outcome) |
+    /// | `is_server` | no, and the next caller runs the work |
+    ///
     /// - [`is_lost`](crate::Error::is_lost) if this caller has lost the run before: another one may
-    ///   have committed its result, or runs the work. This result is not committed.
+    ///   have committed its result, or runs the work.
     /// - [`is_configuration`](crate::Error::is_configuration) for a value above 512 KiB, without a
-    ///   round trip. Nothing is committed, and the next caller runs the work.
-    /// - [`is_not_replicated`](crate::Error::is_not_replicated) if the result is committed, but on
-    ///   fewer replicas than [`min_replicas`](crate::Builder::min_replicas) asks for: a fail-over may
-    ///   lose it.
+    ///   round trip. The next caller runs the work.
+    /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas have the result than
+    ///   [`min_replicas`](crate::Builder::min_replicas) asks for: a fail-over may lose it.
     /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
     ///   [`is_closed`](crate::Error::is_closed) if the server did not answer before the end of the
-    ///   lease, or of the client. The result is committed by then, or never:
-    ///   [`Once::outcome`](crate::Once::outcome) tells. So it is, with `is_timeout`, if the answer
-    ///   came only after the time for which the result is kept.
+    ///   lease, or of the client. A copy of the commit may be on its way: once the lease has ended at
+    ///   the server, the result is committed or never will be. After `is_closed` that is up to one
+    ///   lease later. So it is, with `is_timeout`, if the run is over and a copy without an answer may
+    ///   have committed a result that has expired or was deleted since.
     /// - [`is_server`](crate::Error::is_server) if the server refuses the commit for good.
     pub fn commit(self, value: impl AsRef<[u8]>) -> Result<OnceOutcome> {
         let value = value.as_ref();

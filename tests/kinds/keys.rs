@@ -40,6 +40,10 @@ fn use_locks(one: &Client, two: &Client) {
         let kept = one.lock(name("kept")).with_min_hold(NEVER);
         kept.lock().expect("free").unlock().expect("held");
         one.lock(name("detached")).lock().expect("free").detach();
+        let once = one.once(name("once"));
+        once.run(|_| Ok::<_, leasehold::Error>(Vec::new())).expect("nobody works on it");
+        drop(one.once(name("given-up")).begin().expect("nobody works on it"));
+        assert!(once.forget().expect("an answer"));
         drop(one.election(name("election")).campaign().expect("nobody leads"));
     }
     let stop = CancelToken::new();

@@ -81,6 +81,29 @@ fn waiting_callers_get_the_result_of_a_commit() {
     assert_eq!(client.stats().acquired() + others.stats().acquired(), 1);
 }
 
+/// The callers of one process do not wait for each other: the first question may answer them all.
+#[test]
+fn work_that_is_done_is_found_done_whoever_else_asks() {
+    let server = Server::start();
+    let client = client(&server);
+    let once = client.once("a");
+    runs(&once).commit("x").expect("held");
+    let found = client.stats().found_done();
+    let askers: Vec<_> = (0..4)
+        .map(|_| {
+            let once = once.clone();
+            thread::spawn(move || (0..100).for_each(|_| drop(done(&once))))
+        })
+        .collect();
+    for _ in 0..100 {
+        let begun = once.try_begin().expect("the server answers");
+        assert!(matches!(begun, Some(Begin::Done(_))), "nobody works on it: {begun:?}");
+    }
+    askers.into_iter().for_each(join);
+    let stats = client.stats();
+    assert_eq!((stats.found_done() - found, stats.refused(), stats.acquired()), (500, 0, 1));
+}
+
 #[test]
 fn a_run_without_a_commit_passes_to_the_next_caller() {
     let server = Server::start();

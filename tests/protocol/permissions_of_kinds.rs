@@ -312,6 +312,18 @@ fn the_keys_and_channels_of_each_kind_are_needed() {
     }
 }
 
+/// The result is written before the message, which the server refuses.
+#[test]
+fn a_caller_that_may_not_publish_commits_a_result() {
+    let mut rules = [rules_of_a_plain_lock(), table()["once"].clone()].concat();
+    rules.retain(|word| *word != "+publish");
+    let stage = stage(&rules);
+    let [mine, theirs] = stage.clients.each_ref().map(|client| client.once("orders:1"));
+    let Begin::Run(run) = mine.begin().expect("free") else { panic!("nobody has committed") };
+    let done = run.commit("x").expect("held");
+    assert_eq!(theirs.outcome(), Ok(Some(done)));
+}
+
 /// The server cannot send a grant to such a client. The client takes the lock when it asks again.
 #[test]
 fn a_caller_that_may_not_subscribe_gets_a_queue_lock() {
