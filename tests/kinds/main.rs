@@ -12,6 +12,7 @@ mod latch;
 mod linger;
 mod multi_lock;
 mod once;
+mod once_under_faults;
 mod plain_semaphore;
 mod queued;
 mod read_write;

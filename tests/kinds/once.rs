@@ -2,12 +2,10 @@
 
 use crate::harness::bare::script;
 use crate::harness::faults::{BRISK, NEVER, build, other, patient, watched};
-use crate::harness::process::{self, ChildProcess, Role};
 use crate::harness::wait::BOUND;
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, join};
 use leasehold::kind::Kind;
 use leasehold::{Begin, CancelToken, Client, Error, LockInfo, Once, OnceOutcome, OnceRun};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -307,104 +305,4 @@ fn no_work_runs_twice_without_a_fault() {
         }
     });
     assert!(ran.iter().all(|ran| ran.load(Ordering::SeqCst) == 1));
-}
-
-#[test]
-fn child_entry() {
-    match process::role() {
-        None => {}
-        Some(role) if role.name() == "work" => work(&role),
-        Some(role) => panic!("unknown: {role:?}"),
-    }
-}
-
-/// Does the work of many keys, in an order of its own, and says each result that it gets.
-fn work(role: &Role) {
-    let number = |at: usize| role.arg(at).parse::<usize>().expect("a number");
-    let (own, keys) = (number(1), number(2));
-    let lease = Duration::from_secs(1);
-    let client = build(patient(role.arg(0)).announce(true).release_on_death(true));
-    let begin = own * 37 % keys;
-    for key in (begin..keys).chain(0..begin) {
-        let once = client.once(format!("key-{key}")).with_renewed_lease(lease);
-        let value = |run: &OnceRun| {
-            role.say(&format!("runs {key}"));
-            thread::sleep(Duration::from_millis(fastrand::u64(..40)));
-            Ok::<_, Error>(format!("{own}-{}", run.token()).into_bytes())
-        };
-        match once.run(value) {
-            Ok(done) => {
-                let value = String::from_utf8(done.value().to_vec()).expect("a text");
-                role.say(&format!("got {key} {value}"));
-            }
-            // The process was stopped for longer than its lease.
-            Err(error) => assert!(error.is_lost() || error.is_timeout(), "{error}"),
-        }
-    }
-    role.say("done");
-}
-
-/// Processes are killed and stopped, and connections are cut. `LEASEHOLD_ONCE_KEYS` is the number of
-/// keys, `LEASEHOLD_ONCE_PROCESSES` that of processes.
-#[test]
-fn each_key_has_one_result_under_kills_stops_and_cuts() {
-    let size = |name, usual| std::env::var(name).map_or(usual, |it| it.parse().expect("a number"));
-    let (keys, processes) = (size("LEASEHOLD_ONCE_KEYS", 300), size("LEASEHOLD_ONCE_PROCESSES", 4));
-    let server = Server::start();
-    let proxy = Proxy::start(server.addr());
-    let keys_text = keys.to_string();
-    let start = |own: usize| {
-        let args = [&*proxy.url(), &own.to_string(), &keys_text];
-        ChildProcess::start("once::child_entry", "work", &args)
-    };
-    let mut workers: Vec<_> = (0..processes).map(start).collect();
-    let (mut started, mut finished, mut faults) = (processes, 0, [0; 3]);
-    let (mut got, mut runs): (HashMap<String, String>, usize) = Default::default();
-    let mut hear = |lines: Vec<String>| {
-        let mut is_done = false;
-        for line in lines {
-            match line.split(' ').collect::<Vec<_>>()[..] {
-                ["got", key, value] => {
-                    let before = got.entry(key.to_owned()).or_insert_with(|| value.to_owned());
-                    assert_eq!(before, value, "two results of {key}");
-                }
-                ["runs", _] => runs += 1,
-                ["done"] => is_done = true,
-                _ => panic!("unknown: {line}"),
-            }
-        }
-        is_done
-    };
-    while finished < processes {
-        let at = fastrand::usize(..workers.len());
-        let fault = fastrand::usize(..3);
-        match fault {
-            0 => {
-                workers[at].kill();
-                hear(workers[at].said_to_the_end());
-                workers[at] = start(started);
-                started += 1;
-            }
-            1 => {
-                workers[at].stop();
-                thread::sleep(Duration::from_millis(fastrand::u64(..1500)));
-                workers[at].resume();
-            }
-            _ => proxy.kill_all(),
-        }
-        faults[fault] += 1;
-        thread::sleep(Duration::from_millis(fastrand::u64(..200)));
-        workers.retain_mut(|worker| {
-            let is_done = hear(worker.said_already());
-            finished += usize::from(is_done);
-            !is_done
-        });
-    }
-    eprintln!("{keys} keys, {faults:?} kills, stops and cuts: {runs} runs");
-    assert_eq!(got.len(), keys);
-    let client = other(&server);
-    for (key, value) in &got {
-        let outcome = client.once(format!("key-{key}")).outcome().expect("an answer");
-        assert_eq!(outcome.expect("it is kept").value(), value.as_bytes());
-    }
 }
