@@ -4,7 +4,7 @@ use crate::harness::faults::*;
 use crate::harness::process::{self, ChildProcess, Role};
 use crate::harness::wait::BOUND;
 use crate::harness::{Server, eventually};
-use leasehold::{Builder, Client, LockInfo, MultiLock, RedLock};
+use leasehold::{Begin, Builder, Client, LockInfo, MultiLock, RedLock};
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -17,8 +17,20 @@ const NEVER: Duration = Duration::from_secs(1000);
 const POLL: Duration = Duration::from_millis(200);
 
 /// All kinds of locks and permits that a process can hold.
-const KINDS: [&str; 10] =
-    ["plain", "named", "fair", "fenced", "queue", "spin", "read", "write", "semaphore", "election"];
+const KINDS: [&str; 12] = [
+    "plain",
+    "named",
+    "fair",
+    "fenced",
+    "queue",
+    "spin",
+    "read",
+    "write",
+    "semaphore",
+    "slots",
+    "election",
+    "once",
+];
 
 #[test]
 fn child_entry() {
@@ -97,8 +109,9 @@ fn take(client: &Client, name: &str, kind: &str, wait: Option<Duration>) -> Opti
         "write" => lock!(client.rw_lock(name).write_lock()),
         "multi" => lock!(MultiLock::new([client.lock(name), client.lock("another")])),
         "red" => lock!(RedLock::new([client.clone()], name)),
-        "semaphore" => {
+        "semaphore" | "slots" => {
             let semaphore = client.semaphore(name).with_permits(3);
+            let semaphore = if kind == "slots" { semaphore.with_slots() } else { semaphore };
             let taken = match wait {
                 Some(wait) => semaphore.try_acquire_many_for(2, wait),
                 None => semaphore.try_acquire_many(2),
@@ -112,6 +125,17 @@ fn take(client: &Client, name: &str, kind: &str, wait: Option<Duration>) -> Opti
                 None => election.try_campaign(),
             };
             taken.expect("the server answers").map(|term| Box::new(term) as Held)
+        }
+        "once" => {
+            let once = client.once(name);
+            let begun = match wait {
+                Some(wait) => once.try_begin_for(wait),
+                None => once.try_begin(),
+            };
+            begun.expect("the server answers").map(|begin| match begin {
+                Begin::Run(run) => Box::new(run) as Held,
+                Begin::Done(done) => panic!("nobody has committed: {done:?}"),
+            })
         }
         kind => panic!("unknown: {kind}"),
     }
@@ -337,41 +361,50 @@ fn a_client_without_the_permission_to_read_records_waits_for_the_lease() {
     assert!(take(&brisk(&server), "a", "plain", None).is_some());
 }
 
-/// Measures the time from a SIGKILL to the next grant, for all kinds in turn. `LEASEHOLD_KILLS` is
-/// the number of kills of each kind.
+/// Returns the time from each of some SIGKILLs to the next grant.
+fn times_to_the_next_grant(server: &Server, kind: &str, kills: usize) -> Vec<Duration> {
+    let poll = Duration::from_secs(1);
+    let client = build(settings(server.url()).poll_interval(poll).watchdog_timeout(NEVER));
+    let time = |round| {
+        let name = format!("{kind}-{round}");
+        let mut child = holder(server, &name, kind, "dies");
+        std::thread::scope(|scope| {
+            let take = || take(&client, &name, opposite(kind), Some(BOUND));
+            let waiter = scope.spawn(move || take().map(|_| Instant::now()));
+            eventually("the caller waits", || client.stats().waiting_now() > 0);
+            // At any moment between two polls.
+            std::thread::sleep(poll.mul_f64(fastrand::f64()));
+            let killed = Instant::now();
+            child.kill();
+            waiter.join().expect("no panic").expect("the holder died") - killed
+        })
+    };
+    let times = (0..kills).map(time).collect();
+    eventually("all are counted", || client.stats().freed() >= kills as u64);
+    times
+}
+
+/// Measures the time from a SIGKILL to the next grant with a poll interval of a second, for all
+/// kinds at the same time. `LEASEHOLD_KILLS` is the number of kills of each kind.
 #[test]
 fn a_killed_holder_costs_its_waiters_about_one_poll_interval() {
     let kills = std::env::var("LEASEHOLD_KILLS").map_or(1, |it| it.parse().expect("a number"));
-    let kills = kills * KINDS.len();
     let server = Server::start();
-    let poll = Duration::from_secs(1);
-    let client = build(settings(server.url()).poll_interval(poll).watchdog_timeout(NEVER));
-    let mut times = Vec::new();
-    for round in 0..kills {
-        let (name, kind) = (format!("a{round}"), KINDS[round % KINDS.len()]);
-        let mut child = holder(&server, &name, kind, "dies");
-        let client_of_waiter = client.clone();
-        let waiter = std::thread::spawn(move || {
-            let held = take(&client_of_waiter, &name, opposite(kind), Some(BOUND));
-            held.map(|_| Instant::now())
-        });
-        eventually("the caller waits", || client.stats().waiting_now() > 0);
-        // At any moment between two polls.
-        std::thread::sleep(poll.mul_f64(fastrand::f64()));
-        let killed = Instant::now();
-        child.kill();
-        let granted = waiter.join().expect("no panic").expect("the holder died");
-        times.push((granted - killed, kind));
-    }
-    times.sort();
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    eprintln!(
-        "{kills} kills: median {:?}, p99 {:?}, longest {:?} with a poll interval of {poll:?}",
-        at(0.5),
-        at(0.99),
-        at(1.0)
-    );
-    eventually("all are counted", || client.stats().freed() >= kills as u64);
+    let show = |what: &str, mut times: Vec<Duration>| {
+        times.sort();
+        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        let (median, p99, longest) = (at(0.5), at(0.99), at(1.0));
+        let kills = times.len();
+        eprintln!("{what}: {kills} kills, median {median:?}, p99 {p99:?}, longest {longest:?}");
+        times
+    };
+    std::thread::scope(|scope| {
+        let server = &server;
+        let measure = |kind| scope.spawn(move || times_to_the_next_grant(server, kind, kills));
+        let all = KINDS.map(|kind| (kind, measure(kind)));
+        let all = all.map(|(kind, times)| show(kind, times.join().expect("no panic")));
+        show("all kinds", all.concat());
+    });
 }
 
 /// Starts a process in a PID namespace of its own, in which it sees only its children.
