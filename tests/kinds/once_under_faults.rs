@@ -180,6 +180,21 @@ impl Record {
         }
     }
 
+    /// Hears all workers, and removes those that are done. Returns one of the others for the next
+    /// fault: mostly one with a run.
+    fn hear_all(&mut self, workers: &mut Vec<Worker>) -> usize {
+        for worker in &mut *workers {
+            let lines = worker.process.said_already();
+            self.hear(worker, lines);
+        }
+        workers.retain(|worker| !worker.is_done);
+        let mut places: Vec<_> = (0..workers.len()).collect();
+        fastrand::shuffle(&mut places);
+        let wants_run = fastrand::u8(..4) > 0;
+        let runs = places.iter().find(|at| wants_run && workers[**at].open.is_some());
+        runs.or(places.first()).copied().unwrap_or(0)
+    }
+
     /// Notes the end of the run of a worker, if it has one.
     fn end_run(&mut self, worker: &mut Worker, end: End, ended: Duration) {
         let Some(key) = worker.open.take() else { return };
@@ -251,9 +266,9 @@ fn each_key_has_one_result_and_runs_again_only_after_a_fault() {
     let mut workers: Vec<_> =
         (0..processes).map(|number| start(number % teams * keys / teams, 0)).collect();
     let mut record = Record::new(keys);
+    let mut target = 0;
     while !workers.is_empty() {
-        let count = workers.len();
-        let worker = &mut workers[fastrand::usize(..count)];
+        let worker = &mut workers[target];
         match fastrand::usize(..3) {
             0 => {
                 let at = now();
@@ -277,12 +292,8 @@ fn each_key_has_one_result_and_runs_again_only_after_a_fault() {
                 record.cuts.push((begin, now()));
             }
         }
-        thread::sleep(Duration::from_millis(fastrand::u64(..200)));
-        for worker in &mut workers {
-            let lines = worker.process.said_already();
-            record.hear(worker, lines);
-        }
-        workers.retain(|worker| !worker.is_done);
+        thread::sleep(Duration::from_millis(fastrand::u64(..100)));
+        target = record.hear_all(&mut workers);
     }
     let causes = record.check();
     let runs: usize = record.runs.iter().map(Vec::len).sum();
