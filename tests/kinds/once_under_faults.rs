@@ -3,7 +3,7 @@
 //! Each process does the work of all keys. The processes of a team meet at each key, and each team
 //! begins elsewhere. A process that is killed has a successor, which goes on at the same key.
 
-use crate::harness::faults::{build, other, patient};
+use crate::harness::faults::{other, patient};
 use crate::harness::process::{self, ChildProcess, Role};
 use crate::harness::{Proxy, Server};
 use leasehold::{Error, OnceRun};
@@ -54,33 +54,43 @@ fn work(role: &Role) {
     let _tells = TellsPanic(role);
     let number = |at: usize| role.arg(at).parse::<usize>().expect("a number");
     let [begin, done, keys] = [1, 2, 3].map(number);
-    let client = build(patient(role.arg(0)).announce(true).release_on_death(true));
+    let client = loop {
+        match patient(role.arg(0)).announce(true).release_on_death(true).build() {
+            Ok(client) => break client,
+            Err(error) => assert!(error.is_connection(), "it was not cut: {error:?}"),
+        }
+    };
     for key in (done..keys).map(|at| (begin + at) % keys) {
         let once = client.once(format!("key-{key}")).with_renewed_lease(LEASE);
-        let (asked, mut token) = (now(), 0);
-        let value = |run: &OnceRun| {
-            token = run.token();
-            let (at, left) = (now(), run.remaining());
-            let sent = if left.is_zero() { asked } else { (at + left - LEASE).max(asked) };
-            let [sent, at] = [sent, at].map(|time| time.as_micros());
-            role.say(&format!("runs {key} {token} {sent} {at}"));
-            thread::sleep(Duration::from_millis(fastrand::u64(..=WORK)));
-            Ok::<_, Error>(token.to_string().into_bytes())
-        };
-        let outcome = once.run(value);
-        let at = now().as_micros();
-        match outcome {
-            Ok(done) => {
-                assert_eq!(done.value(), done.token().to_string().as_bytes());
-                role.say(&format!("got {key} {token} {at} {}", done.token()));
+        loop {
+            let (asked, mut token) = (now(), 0);
+            let value = |run: &OnceRun| {
+                token = run.token();
+                let (at, left) = (now(), run.remaining());
+                let sent = if left.is_zero() { asked } else { (at + left - LEASE).max(asked) };
+                let [sent, at] = [sent, at].map(|time| time.as_micros());
+                role.say(&format!("runs {key} {token} {sent} {at}"));
+                thread::sleep(Duration::from_millis(fastrand::u64(..=WORK)));
+                Ok::<_, Error>(token.to_string().into_bytes())
+            };
+            let outcome = once.run(value);
+            let at = now().as_micros();
+            match outcome {
+                Ok(done) => {
+                    assert_eq!(done.value(), done.token().to_string().as_bytes());
+                    role.say(&format!("got {key} {token} {at} {}", done.token()));
+                }
+                // Two cuts have met the first request.
+                Err(error) if token == 0 && error.is_connection() => continue,
+                Err(error) => {
+                    // Waits are endless, so only a run fails.
+                    let is_late = error.is_timeout() || error.is_connection();
+                    assert!(token > 0 && (error.is_lost() || is_late), "{error:?}");
+                    let what = if error.is_lost() { "lost" } else { "late" };
+                    role.say(&format!("{what} {key} {token} {at}"));
+                }
             }
-            Err(error) => {
-                // Waits are endless, so only a run fails.
-                let is_late = error.is_timeout() || error.is_connection();
-                assert!(token > 0 && (error.is_lost() || is_late), "{error:?}");
-                let what = if error.is_lost() { "lost" } else { "late" };
-                role.say(&format!("{what} {key} {token} {at}"));
-            }
+            break;
         }
     }
     role.say("done");
