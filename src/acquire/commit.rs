@@ -14,8 +14,9 @@ use crate::kind::once::{self, CommitReply};
 use crate::local::table::HoldShare;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
-use crate::transport::pool::request::Outcome;
+use crate::transport::pool::request::{Failure, Outcome};
 use crate::transport::pool::router::RoutedCall;
+use crate::transport::topology::route::Generation;
 use crate::util::clock;
 use crate::util::sync::Parker;
 
@@ -38,6 +39,7 @@ impl HoldHandle {
         let LockContext { engine, local } = &*handle.context;
         let commit =
             || once::commit(local.name(), handle.hold.owner(), handle.token(), keep, value);
+        let generation = engine.router.generation();
         let mut queued = None;
         let outcome = local.end(&handle.hold, HoldShare::FinalGuard, clock::now, || {
             let target = handle.hold.late_connection().map_or(Target::Any, Target::Only);
@@ -45,7 +47,8 @@ impl HoldHandle {
         });
         handle.after_end(&outcome);
         let Some(pending) = queued else { return Err(handle.lost()) };
-        let Committed { connection, outcome, may_have_run } = handle.await_commit(pending, &commit);
+        let Committed { connection, outcome, may_have_run } =
+            handle.await_commit(pending, generation, &commit);
         let reply = match outcome {
             Ok(reply) => reply,
             Err(failure) => {
@@ -64,7 +67,14 @@ impl HoldHandle {
     }
 
     /// Waits for the reply to a commit, and sends it again while the server is away.
-    fn await_commit(&self, mut pending: RoutedCall, commit: &dyn Fn() -> Call) -> Committed {
+    ///
+    /// `generation` is that before the first copy. What a former server answers does not count.
+    fn await_commit(
+        &self,
+        mut pending: RoutedCall,
+        mut generation: Generation,
+        commit: &dyn Fn() -> Call,
+    ) -> Committed {
         let engine = &self.context.engine;
         let _call = engine.begin_call();
         let limit = Limit::at(self.hold.last_deadline()).or_closed(&engine.closing);
@@ -72,7 +82,13 @@ impl HoldHandle {
         let _watching = engine.watch_ends(None, &parker);
         let mut may_have_run = false;
         loop {
-            let (connection, outcome) = engine.router.wait(pending, &limit);
+            let (connection, mut outcome) = engine.router.wait(pending, &limit);
+            let current = engine.router.generation();
+            if outcome.is_ok() && generation != current {
+                // The successor of the server that replied may lack the result.
+                outcome = Err(Failure::written(Error::outdated()));
+            }
+            generation = current;
             let again = match &outcome {
                 Ok(reply) => {
                     may_have_run |= reply.copies.may_exist();

@@ -316,7 +316,7 @@ fn locks_are_taken_and_released_throughout_a_resharding() {
 }
 
 /// Cuts the replicas off from their master, which still serves its logged-in clients.
-fn cut_off_replicas(master: &Server) {
+pub(crate) fn cut_off_replicas(master: &Server) {
     master.ask::<()>(&["CONFIG", "SET", "requirepass", "pass-word"]);
     let mut admin = master.connection_as("default", "pass-word");
     let admin = &mut admin;
@@ -328,7 +328,7 @@ fn cut_off_replicas(master: &Server) {
 }
 
 /// Blocks until a replica of the master has the lock with its lease.
-fn await_replica(cluster: &Cluster, master: &Server, name: &str) {
+pub(crate) fn await_replica(cluster: &Cluster, master: &Server, name: &str) {
     let mut reader = cluster.replica_of(master).connection();
     redis::cmd("READONLY").exec(&mut reader).expect("a replica");
     eventually("the replica has the lock", || {

@@ -13,6 +13,7 @@ mod election;
 mod fairness;
 mod holders;
 mod inspection;
+mod once;
 mod queued;
 mod reach;
 mod replicas;

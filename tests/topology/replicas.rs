@@ -85,6 +85,7 @@ fn every_kind_fails(client: &Client, refused: impl Fn(Error)) {
     refused(several.lock().expect_err("too few replicas"));
     let semaphore = client.semaphore("permits").with_permits(2);
     refused(semaphore.acquire().expect_err("too few replicas"));
+    refused(client.once("once").begin().map(drop).expect_err("too few replicas"));
 }
 
 /// Closes the client, and blocks until the server has no holds.
@@ -312,6 +313,7 @@ fn a_replica_that_accepts_writes_grants_nothing_beside_its_master() {
     refused(client.rw_lock("a").write().map(drop).expect_err("as above"));
     refused(client.election("a").campaign().map(drop).expect_err("as above"));
     refused(client.semaphore("a").with_permits(1).acquire().map(drop).expect_err("as above"));
+    refused(client.once("a").begin().map(drop).expect_err("as above"));
     refused(client.plain_semaphore("a").add_permits(1).expect_err("as above"));
     refused(client.latch("a").try_set_count(1).map(drop).expect_err("as above"));
     let both = MultiLock::new([client.lock("a"), client.lock("b")]);

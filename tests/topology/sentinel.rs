@@ -47,14 +47,14 @@ fn hold_for_another(server: &Server, name: &str) {
 /// Deletes a key on a replica only.
 ///
 /// A fail-over then loses the acquisition, or releases the lock without a message.
-fn delete_on(replica: &Server, name: &str) {
+pub(crate) fn delete_on(replica: &Server, name: &str) {
     await_key(replica, name);
     replica.ask::<()>(&["CONFIG", "SET", "replica-read-only", "no"]);
     replica.ask::<()>(&["DEL", name]);
 }
 
 /// Blocks until the replica has the key, which may take a moment.
-fn await_key(replica: &Server, name: &str) {
+pub(crate) fn await_key(replica: &Server, name: &str) {
     eventually("the replica has the key", || exists(replica, name));
 }
 
@@ -407,9 +407,9 @@ fn no_client_goes_back_to_the_old_master_while_a_replica_is_slow_to_follow() {
 }
 
 /// A master whose reply arrives after a fail-over that lost the write.
-struct LateReply {
-    servers: Replicated,
-    client: Client,
+pub(crate) struct LateReply {
+    pub(crate) servers: Replicated,
+    pub(crate) client: Client,
     digests: Digests,
     /// A hold that is renewed at the new master as soon as the client follows.
     kept: OwnedGuard,
@@ -417,7 +417,7 @@ struct LateReply {
 
 impl LateReply {
     /// `response` is the response time-out of the client.
-    fn start(response: Duration) -> LateReply {
+    pub(crate) fn start(response: Duration) -> LateReply {
         let servers = Replicated::with(1, 3, |config| config.gated(&Members::default()));
         let client = builder(&servers).response_timeout(response).watchdog_timeout(MINUTE * 10);
         let client = client.build().expect("there is a master");
@@ -427,7 +427,7 @@ impl LateReply {
         LateReply { servers, client, digests, kept }
     }
 
-    fn replica(&self) -> &Server {
+    pub(crate) fn replica(&self) -> &Server {
         let replica = self.servers.replicas()[0];
         replica.ask::<()>(&["CONFIG", "SET", "replica-read-only", "no"]);
         replica
@@ -437,7 +437,7 @@ impl LateReply {
     ///
     /// Calls `lose` with the replica after the script ran, and `change` with the new master before
     /// the reply of the old master arrives.
-    fn answer_late<T: Send>(
+    pub(crate) fn answer_late<T: Send>(
         &self,
         script: &str,
         ask: impl FnOnce() -> T + Send,
@@ -462,7 +462,7 @@ impl LateReply {
         })
     }
 
-    fn await_renewal(&self, new: &Server) {
+    pub(crate) fn await_renewal(&self, new: &Server) {
         eventually("the hold is renewed at the new master", || pttl(new, "kept") > 500_000);
     }
 }
