@@ -1,10 +1,11 @@
 //! Holders that are killed, and whose holds end with them; and holders that only seem so.
 
 use crate::harness::faults::*;
+use crate::harness::held::{KINDS, opposite, take};
 use crate::harness::process::{self, ChildProcess, Role};
 use crate::harness::wait::BOUND;
 use crate::harness::{Server, eventually};
-use leasehold::{Begin, Builder, Client, LockInfo, MultiLock, RedLock};
+use leasehold::{Builder, Client, LockInfo};
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -15,22 +16,6 @@ const NEVER: Duration = Duration::from_secs(1000);
 
 /// The poll interval of the clients that wait.
 const POLL: Duration = Duration::from_millis(200);
-
-/// All kinds of locks and permits that a process can hold.
-const KINDS: [&str; 12] = [
-    "plain",
-    "named",
-    "fair",
-    "fenced",
-    "queue",
-    "spin",
-    "read",
-    "write",
-    "semaphore",
-    "slots",
-    "election",
-    "once",
-];
 
 #[test]
 fn child_entry() {
@@ -79,68 +64,6 @@ fn hold(role: &Role) {
     client.close();
 }
 
-/// What a process holds, until it is dropped.
-type Held = Box<dyn std::any::Any>;
-
-/// Takes a lock of this kind; `None` if it does not become free in this time.
-fn take(client: &Client, name: &str, kind: &str, wait: Option<Duration>) -> Option<Held> {
-    macro_rules! lock {
-        ($lock:expr) => {{
-            let lock = $lock;
-            let taken = match wait {
-                Some(wait) => lock.try_lock_for_owned(wait),
-                None => lock.try_lock_owned(),
-            };
-            taken.expect("the server answers").map(|guard| Box::new(guard) as Held)
-        }};
-    }
-    match kind {
-        "plain" => lock!(client.lock(name)),
-        "detached" => {
-            client.lock(name).lock().expect("free").detach();
-            Some(Box::new(()))
-        }
-        "named" => lock!(client.lock(name).with_holder("nightly")),
-        "fair" => lock!(client.fair_lock(name)),
-        "fenced" => lock!(client.fenced_lock(name)),
-        "queue" => lock!(client.queue_lock(name)),
-        "spin" => lock!(client.spin_lock(name)),
-        "read" => lock!(client.rw_lock(name).read_lock()),
-        "write" => lock!(client.rw_lock(name).write_lock()),
-        "multi" => lock!(MultiLock::new([client.lock(name), client.lock("another")])),
-        "red" => lock!(RedLock::new([client.clone()], name)),
-        "semaphore" | "slots" => {
-            let semaphore = client.semaphore(name).with_permits(3);
-            let semaphore = if kind == "slots" { semaphore.with_slots() } else { semaphore };
-            let taken = match wait {
-                Some(wait) => semaphore.try_acquire_many_for(2, wait),
-                None => semaphore.try_acquire_many(2),
-            };
-            taken.expect("the server answers").map(|permit| Box::new(permit) as Held)
-        }
-        "election" => {
-            let election = client.election(name);
-            let taken = match wait {
-                Some(wait) => election.try_campaign_for(wait),
-                None => election.try_campaign(),
-            };
-            taken.expect("the server answers").map(|term| Box::new(term) as Held)
-        }
-        "once" => {
-            let once = client.once(name);
-            let begun = match wait {
-                Some(wait) => once.try_begin_for(wait),
-                None => once.try_begin(),
-            };
-            begun.expect("the server answers").map(|begin| match begin {
-                Begin::Run(run) => Box::new(run) as Held,
-                Begin::Done(done) => panic!("nobody has committed: {done:?}"),
-            })
-        }
-        kind => panic!("unknown: {kind}"),
-    }
-}
-
 /// Starts a process that holds a lock of this kind.
 fn holder(server: &Server, name: &str, kind: &str, settings: &str) -> ChildProcess {
     let args = [&server.url(), name, kind, settings];
@@ -152,16 +75,6 @@ fn holder(server: &Server, name: &str, kind: &str, settings: &str) -> ChildProce
 /// Returns a client that polls often.
 fn brisk(server: &Server) -> Client {
     build(settings(server.url()).poll_interval(POLL).watchdog_timeout(NEVER))
-}
-
-/// Returns the kind whose caller is refused because of a hold of this kind.
-fn opposite(kind: &str) -> &str {
-    match kind {
-        "read" => "write",
-        "write" => "read",
-        "named" => "plain",
-        kind => kind,
-    }
 }
 
 #[test]

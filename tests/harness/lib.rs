@@ -20,6 +20,7 @@
 //! | `slots.rs` | the slots of keys |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
 //! | `details.rs` | requests for details about holds |
+//! | `held.rs` | locks and permits of all kinds, by the names of the kinds |
 //! | `holders.rs` | a server with holders to look at |
 //! | `trickle.rs` | a proxy that slows replies down or never ends them |
 //! | `process.rs` | the test binary as a child process |
@@ -43,6 +44,7 @@ pub mod details;
 pub mod elections;
 pub mod faults;
 pub mod gate;
+pub mod held;
 pub mod holders;
 pub mod impostor;
 pub mod inspect;

@@ -9,6 +9,7 @@ mod announcements;
 mod audit;
 mod cluster;
 mod counts;
+mod dead_holders;
 mod election;
 mod fairness;
 mod holders;
@@ -19,6 +20,7 @@ mod reach;
 mod replicas;
 mod semaphores;
 mod sentinel;
+mod slots;
 mod tls;
 
 /// Takes these locks.

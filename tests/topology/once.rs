@@ -3,6 +3,7 @@
 
 use crate::await_subscriber;
 use crate::cluster::{await_replica, cut_off_replicas};
+use crate::harness::bare::script;
 use crate::harness::faults::{build, channel_of};
 use crate::harness::replicated::MASTER;
 use crate::harness::{
@@ -176,17 +177,16 @@ impl Keys {
 fn a_commit_without_a_reply_before_a_fail_over_finds_what_the_new_master_has() {
     for left in LEFT {
         let late = LateReply::start(MINUTE / 2);
-        // The server knows the script.
-        runs(&late.client.once("b")).commit("b").expect("held");
         let run = runs(&late.client.once("a"));
+        let commit = script("once_commit").source();
+        let digest: String = late.servers.master().ask(&["SCRIPT", "LOAD", &commit]);
         let keys = Keys::of(late.servers.master(), "a");
         let lose = |replica: &Server| {
             await_key(replica, RESULT);
             keys.leave(left, replica);
         };
         let follow = |new: &Server| late.await_renewal(new);
-        // Of the commands behind this one, only the commit names the result.
-        let committed = late.answer_late(RESULT, || run.commit("mine"), lose, follow);
+        let committed = late.answer_late(&digest, || run.commit("mine"), lose, follow);
         keys.has_found(left, committed, late.servers.master());
     }
 }
