@@ -35,7 +35,7 @@ impl HoldHandle {
     /// Blocks until there is a reply, or until the lease is over. One round trip.
     pub(crate) fn commit(mut self, keep: Duration, value: &[u8]) -> Result<u64> {
         self.ended = true;
-        let handle = &self;
+        let (begun, handle) = (clock::now(), &self);
         let LockContext { engine, local } = &*handle.context;
         let commit =
             || once::commit(local.name(), handle.hold.owner(), handle.token(), keep, value);
@@ -58,8 +58,9 @@ impl HoldHandle {
             }
         };
         handle.repeat_release_behind_late_copy(&reply, connection);
+        let may_have_expired = may_have_run && begun.until(clock::now()) >= keep;
         let told = once::read_commit(reply.value).and_then(|told| match told {
-            CommitReply::NotHeld if may_have_run => Err(unknown()),
+            CommitReply::NotHeld if may_have_expired => Err(unknown()),
             told => Ok(told),
         });
         let at = local.finish_commit(&handle.hold, told)?;
@@ -112,9 +113,8 @@ impl HoldHandle {
 }
 
 /// Returns the error of a commit whose hold is over, after a copy without a reply: that copy may have
-/// written a result, which has expired or was deleted since.
+/// written a result, which has expired since.
 fn unknown() -> Error {
-    let text = "nobody can tell whether the result was committed: a copy without a reply may have \
-                written it";
+    let text = "the result may have been committed, and have expired before the server answered";
     Error::new(ErrorKind::Timeout, text)
 }

@@ -43,7 +43,8 @@ impl OnceRun {
     /// | `is_server` | no, and the next caller runs the work |
     ///
     /// - [`is_lost`](crate::Error::is_lost) if this caller has lost the run before: another one may
-    ///   have committed its result, or runs the work.
+    ///   have committed its result, or runs the work. If a first answer was lost, also if the result
+    ///   was committed, and deleted by [`forget`](crate::Once::forget) before the next answer.
     /// - [`is_configuration`](crate::Error::is_configuration) for a value above 512 KiB, without a
     ///   round trip. The next caller runs the work.
     /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas have the result than
@@ -52,8 +53,7 @@ impl OnceRun {
     ///   [`is_closed`](crate::Error::is_closed) if the server did not answer before the end of the
     ///   lease, or of the client. A copy of the commit may be on its way: once the lease has ended at
     ///   the server, the result is committed or never will be. After `is_closed` that is up to one
-    ///   lease later. So it is, with `is_timeout`, if the run is over and a copy without an answer may
-    ///   have committed a result that has expired or was deleted since.
+    ///   lease later. So it is, with `is_timeout`, if the result may have expired before the answer.
     /// - [`is_server`](crate::Error::is_server) if the server refuses the commit for good.
     pub fn commit(self, value: impl AsRef<[u8]>) -> Result<OnceOutcome> {
         let value = value.as_ref();
