@@ -234,8 +234,9 @@ impl Pipeline {
             if let Some(error) = self.context.pause.error(clock::now())
                 && self.has_to_connect()
             {
-                // The request of a caller does not wait for the end of the pause.
-                self.in_flight.requeue();
+                // The request of a caller does not wait for the end of the pause. Those that a former
+                // server may have run are to be written again.
+                self.disconnect_outdated();
                 self.in_flight.fail_if(|request| request.waiter().is_none(), &error);
                 if self.in_flight.is_empty() {
                     break;
@@ -405,9 +406,9 @@ impl Pipeline {
         self.fail_all(&panicked());
     }
 
-    /// Fails all requests in flight.
+    /// Fails all requests in flight. Those that were written may have run.
     pub(crate) fn fail_all(&mut self, error: &Error) {
-        self.in_flight.requeue();
+        self.in_flight.outlive_connection();
         self.in_flight.fail_if(|_| true, error);
     }
 

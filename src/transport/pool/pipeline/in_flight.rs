@@ -203,9 +203,11 @@ impl InFlight {
         back
     }
 
-    /// Fails the unanswered requests for which `fails` returns `true`.
+    /// Fails the unanswered requests for which `fails` returns `true`: they are not written, or have
+    /// outlived the connection to which they were.
     pub(super) fn fail_if(&mut self, fails: impl Fn(&Request) -> bool, error: &Error) {
         let (failed, rest) = self.unanswered.drain(..).partition::<VecDeque<_>, _>(fails);
+        debug_assert!(failed.iter().all(|it| it.written.is_none()), "its reply may still come");
         self.unanswered = rest;
         self.context.fail(failed, error);
     }
