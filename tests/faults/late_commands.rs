@@ -2,8 +2,8 @@
 //! connection, and perhaps has taken or released the lock over the next connection.
 
 use crate::harness::faults::*;
-use crate::harness::{Direction, Flow, Proxy, Server, eventually};
-use leasehold::{Builder, Client, Guard, Lock, Released, Result};
+use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time};
+use leasehold::{Builder, CancelToken, Client, Guard, Lock, Released, Result};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -214,8 +214,15 @@ fn a_call_without_a_late_command_leaves_once() {
     let holder = stage.other.fair_lock("fair").lock().expect("the lock is free");
     stage.time_out("late", None);
     let left = stage.server.calls("lrem");
-    let waiter = stage.client.fair_lock("fair");
-    assert!(waiter.try_lock_for(OFTEN / 10).expect("the server answers").is_none());
+    let token = CancelToken::new();
+    let waiter = stage.client.fair_lock("fair").with_cancel(&token);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| waiter.lock().map(drop));
+        eventually("the waiter has its place", || stage.server.calls("rpush") > 0);
+        token.cancel();
+        let waited = in_time("the waiter", waits);
+        assert!(waited.is_err_and(|error| error.is_cancelled()));
+    });
     eventually("the waiter leaves its place", || stage.server.calls("lrem") > left);
     // The script by which a waiter leaves looks for its place first.
     let (looks, releases) = (stage.server.calls("lpos"), stage.releases());
