@@ -13,6 +13,9 @@ use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(1);
 
+/// Callers look for the process of a run this often.
+const POLL: Duration = Duration::from_millis(50);
+
 /// What the clocks of a client and of the server may differ by within a lease.
 const MARGIN: Duration = Duration::from_millis(20);
 
@@ -55,7 +58,8 @@ fn work(role: &Role) {
     let number = |at: usize| role.arg(at).parse::<usize>().expect("a number");
     let [begin, done, keys] = [1, 2, 3].map(number);
     let client = loop {
-        match patient(role.arg(0)).announce(true).release_on_death(true).build() {
+        let settings = patient(role.arg(0)).announce(true).release_on_death(true);
+        match settings.poll_interval(POLL).build() {
             Ok(client) => break client,
             Err(error) => assert!(error.is_connection(), "it was not cut: {error:?}"),
         }
