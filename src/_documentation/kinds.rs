@@ -10,7 +10,7 @@
 //! | `fenced_lock` | the protected resource refuses smaller `token()`s | one more key per name, never deleted | `getFencedLock` |
 //! | `fair_lock` | first come, first served | each waiter polls; a dead waiter blocks the others for `fair_waiter_timeout` | `getFairLock` |
 //! | `queue_lock` | many callers compete; priorities (`with_weight`) | one wake-up per release, of a waiter that needs no further round trip; one more key per name, never deleted | none |
-//! | `once` | work that is done once, and its result for all | as `fenced_lock`; one round trip for the result | none |
+//! | `once` | work that is done once, and its result for all | two more keys per name, which expire; each waiting caller asks, and gets the whole result | none |
 //! | `rw_lock` | many readers, few writers | one key per reader; readers and writers take turns | `getReadWriteLock` |
 //! | `spin_lock` | very short holds, or no right to subscribe | each process polls, with short pauses | `getSpinLock` |
 //! | `MultiLock::new([..])` | several locks without deadlock | one round trip for plain locks of one client | `getMultiLock` |

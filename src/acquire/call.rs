@@ -12,7 +12,6 @@ use crate::acquire::question::LockQuestion;
 use crate::cancel::{CancelToken, Limit};
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
-use crate::events::Kind;
 use crate::kind::rules::{KindRules, PermitRequest, Queueing};
 use crate::local::hold::{Hold, HoldSettings};
 use crate::local::queue::Ticket;
@@ -129,14 +128,12 @@ impl<'a> AcquireCall<'a> {
 
     /// Returns the processes to which the call yields.
     ///
-    /// Kinds with a queue in Redis need no yields: a release passes the lock to the next waiter. Work
-    /// that is done once needs none either: nobody comes back for it. A call for permits that does not wait takes all free permits that are not claimed.
+    /// Kinds with a queue in Redis need no yields: a release passes the lock to the next waiter. A
+    /// call for permits that does not wait takes all free permits that are not claimed.
     pub(crate) fn yields_to(&self, now: Moment) -> YieldsTo {
         match self.options.yields_by.map(|patience| YieldsTo::of(patience, now)) {
             Some(YieldsTo::Listeners) if self.options.permits.is_some() => YieldsTo::Nobody,
-            Some(yields) if !self.rules.queues_in_redis() && self.rules.kind() != Kind::Once => {
-                yields
-            }
+            Some(yields) if self.rules.yields() => yields,
             _ => YieldsTo::Nobody,
         }
     }

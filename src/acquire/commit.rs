@@ -40,10 +40,11 @@ impl HoldHandle {
         let commit =
             || once::commit(local.name(), handle.hold.owner(), handle.token(), keep, value);
         let generation = engine.router.generation();
-        let mut queued = None;
+        // Made before the end of the hold, which takes a mutex.
+        let (first, mut queued) = (commit(), None);
         let outcome = local.end(&handle.hold, HoldShare::FinalGuard, clock::now, || {
             let target = handle.hold.late_connection().map_or(Target::Any, Target::Only);
-            queued.insert(engine.router.queue(commit(), target)).connection
+            queued.insert(engine.router.queue(first, target)).connection
         });
         handle.after_end(&outcome);
         let Some(pending) = queued else { return Err(handle.lost()) };
@@ -58,7 +59,8 @@ impl HoldHandle {
             }
         };
         handle.repeat_release_behind_late_copy(&reply, connection);
-        let may_have_expired = may_have_run && begun.until(clock::now()) >= keep;
+        // The clock of the server may be a little faster.
+        let may_have_expired = may_have_run && begun.until(clock::now()) >= keep - keep / 50;
         let told = once::read_commit(reply.value).and_then(|told| match told {
             CommitReply::NotHeld if may_have_expired => Err(unknown()),
             told => Ok(told),

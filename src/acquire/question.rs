@@ -184,6 +184,7 @@ impl<'a> LockQuestion<'a> {
             (Ok(None), None) => Ok(self.leave().map_or(Taken::InVain, Taken::Held)),
             (Ok(None), Some(reply)) => {
                 self.leave_without_hold();
+                self.call.series().found_done();
                 Ok(Taken::Settled(reply))
             }
             (Err(error), _) => {
@@ -662,9 +663,7 @@ impl LockQuestion<'_> {
             (AcquireReply::Exceeds { capacity }, _) => Err(self.too_many(capacity)),
             (AcquireReply::Settled(reply), _) => {
                 self.settled = Some(reply);
-                let series = self.call.series();
-                series.answered(sent.until(clock::now()));
-                series.found_done();
+                self.call.series().answered(sent.until(clock::now()));
                 self.context().local.set_last_error(None);
                 Ok(None)
             }

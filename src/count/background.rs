@@ -62,7 +62,7 @@ fn send(
         Err(error) => log::warn!(
             logger: LINES, target: log_target::LEASE,
             lock = &*name, error:% = error.with_causes(), server = error.server();
-            "a request of {name:?} was never answered, so its count may be wrong: {}",
+            "a request of {name:?} was never answered: nobody can tell whether it took effect: {}",
             error.with_causes()
         ),
     });

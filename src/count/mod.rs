@@ -1,10 +1,10 @@
 //! Changes of counts that take effect once, and waits that end with a count.
 //!
-//! For plain semaphores and latches, and for the deletion of a result of work. Their counts have no owner and no lease, so there is no hold
-//! to keep, to renew or to lose. Reading order: `request.rs` (one change, which a repeated command
-//! does not repeat), `background.rs` (the end of a request without a reply), `wait.rs` (one call of
-//! a waiting verb, and its question for the loop), `latch.rs` and `take.rs` (what it waits for).
-//! Imports: `acquire` and below.
+//! For plain semaphores and latches, and for the deletion of a result of work. None of these has an
+//! owner or a lease, so there is no hold to keep, to renew or to lose. Reading order: `request.rs`
+//! (one change, which a repeated command does not repeat), `background.rs` (the end of a request
+//! without a reply), `wait.rs` (one call of a waiting verb, and its question for the loop),
+//! `latch.rs` and `take.rs` (what it waits for). Imports: `acquire` and below.
 
 mod background;
 mod latch;

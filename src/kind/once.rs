@@ -96,6 +96,11 @@ impl KindRules for OnceWork {
         Queueing::None
     }
 
+    /// After a hold there is a result, and nobody comes back for the work.
+    fn yields(&self) -> bool {
+        false
+    }
+
     fn re_enters(&self) -> bool {
         false
     }

@@ -257,6 +257,11 @@ pub(crate) trait KindRules: RefUnwindSafe + Send + Sync {
         Queueing::InProcess
     }
 
+    /// Returns whether callers of a process that has the lock again and again yield to others.
+    fn yields(&self) -> bool {
+        !self.queues_in_redis()
+    }
+
     /// Returns whether a thread with a hold of this kind re-enters it.
     fn re_enters(&self) -> bool {
         true

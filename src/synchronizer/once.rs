@@ -57,8 +57,8 @@ const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// the next caller runs the work. So does the next caller after a drop of [`OnceRun`] without a
 /// commit, as after an error. Give the [token](OnceRun::token) to what the work changes, so that it
 /// refuses a run that is over. A fail-over may lose a result, as it may lose a lock; with
-/// [`min_replicas`](crate::Builder::min_replicas) replicas have it before the commit returns. A
-/// caller that finds the work done waits for the replicas too, and is not told if they are away.
+/// [`min_replicas`](crate::Builder::min_replicas) replicas have it before the commit returns. Other
+/// callers may get it before.
 ///
 /// # Names
 /// The name is that of the lock under which the work runs: the key of its hash, with the tokens of a
@@ -223,8 +223,8 @@ impl Once {
     ///
     /// One round trip if there is a result, or if nobody works on it. Otherwise the call waits as
     /// [`Lock::lock`](crate::Lock::lock) does: for the commit, or for the end of a run without one.
-    /// Each caller that gets the result receives the whole value, up to 512 KiB, over the connections
-    /// of the client.
+    /// Each waiting caller asks for itself, at each message and once per poll interval. Each that gets
+    /// the result receives the whole value, up to 512 KiB, over the connections of the client.
     ///
     /// A caller that has the run itself waits for ever: a run belongs to no thread.
     ///

@@ -40,7 +40,7 @@ impl OnceRun {
     /// | `is_lost`, `is_configuration` | no |
     /// | `is_not_replicated` | yes |
     /// | `is_connection`, `is_timeout`, `is_closed` | nobody can tell yet: ask [`outcome`](crate::Once::outcome) |
-    /// | `is_server` | no, and the next caller runs the work |
+    /// | `is_server` | no, unless an earlier answer was lost; else the next caller runs the work |
     ///
     /// - [`is_lost`](crate::Error::is_lost) if this caller has lost the run before: another one may
     ///   have committed its result, or runs the work. If a first answer was lost, also if the result

@@ -1191,8 +1191,9 @@ fn once_acquire_takes_the_work_or_tells_its_result() {
 
 #[test]
 fn once_commit_writes_one_result_and_ends_the_hold() {
-    let committed = "else a list: 1 the number of subscribers that received the message, -1 from a \
-                     repeated call, 2 the time of the result in ms since 1970";
+    let committed = "else a list: 1 the number of subscribers that received the message, or 0 if \
+                     it was refused, -1 from a repeated call, 2 the time of the result in ms since \
+                     1970";
     documents("once_commit", &["-1 not held, and this hold has written no result", committed]);
     let mut bare = Bare::start();
     let keys = [LOCK, RESULT];

@@ -61,6 +61,13 @@ pub(super) fn commit(held: Held, output: Captured, args: &CommandArgs) -> Result
     let value = match output {
         Captured::Nothing => Vec::new(),
         Captured::Output(value) => value,
+        Captured::Failed(error) => {
+            // The exit code says enough if this release fails.
+            let _ = held.release();
+            let text = "the output of the command was not read to its end";
+            let text = format!("{text}: {error}; its result is not committed");
+            return Err(Failure::new(Code::Internal, text));
+        }
         Captured::TooLarge => {
             // The exit code says enough if this release fails.
             let _ = held.release();

@@ -1,7 +1,7 @@
 //! The output of the command of `once --output`: a thread reads it, and passes it on.
 //!
 //! The thread never waits for one side alone: a reader of `leasehold` that pauses does not delay the
-//! result. It holds back the command as a pipe does, once a [`CHUNK`] waits for it.
+//! result, unless it is a terminal that is stopped. It holds back the command as a pipe does, once a [`CHUNK`] waits for it.
 //!
 //! The result is what the command has written until its end. A process that the command leaves
 //! behind finds the pipe closed.
@@ -27,13 +27,15 @@ const CHUNK: usize = 64 * 1024;
 const LEAST_ROOM: usize = 4096;
 
 /// What the command has written.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Captured {
     /// The output is no result.
     Nothing,
     Output(Vec<u8>),
     /// More than [`MOST_BYTES`].
     TooLarge,
+    /// The output was not read to its end.
+    Failed(io::Error),
 }
 
 impl Captured {
@@ -42,6 +44,7 @@ impl Captured {
             Captured::Output(value) if value.len() + bytes.len() <= MOST_BYTES => {
                 value.extend_from_slice(bytes);
             }
+            Captured::Failed(_) => {}
             _ => *self = Captured::TooLarge,
         }
     }
@@ -69,7 +72,9 @@ impl Output {
     pub(super) fn end(&mut self) -> Captured {
         self.running = None;
         // The thread sends it before its own end.
-        self.captured.recv().unwrap_or(Captured::TooLarge)
+        self.captured
+            .recv()
+            .unwrap_or_else(|_| Captured::Failed(io::Error::other("no reader is left")))
     }
 
     /// Blocks until all output is passed on. Fails if stdout does.
@@ -148,7 +153,7 @@ impl Copy {
             Ok(0) => self.end(),
             Ok(count) => self.take(&bytes[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => self.end(),
+            Err(error) => self.fail(error),
         }
     }
 
@@ -156,10 +161,17 @@ impl Copy {
     fn read_rest(&mut self) {
         let Some((source, _)) = &mut self.source else { return };
         let mut bytes = Vec::new();
-        let left = ioctl_fionread(&*source).unwrap_or(0);
-        // An error is the end too.
-        let _ = source.take(left).read_to_end(&mut bytes);
+        let left = ioctl_fionread(&*source).map_err(io::Error::from);
+        let read = left.and_then(|left| source.take(left).read_to_end(&mut bytes));
         self.take(&bytes);
+        match read {
+            Ok(_) => self.end(),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn fail(&mut self, error: io::Error) {
+        self.captured = Captured::Failed(error);
         self.end();
     }
 
@@ -204,8 +216,8 @@ mod tests {
         captured.add(&[]);
         assert!(matches!(&captured, Captured::Output(_)));
         captured.add(&[3]);
-        assert_eq!(captured, Captured::TooLarge);
+        assert!(matches!(captured, Captured::TooLarge));
         captured.add(&[]);
-        assert_eq!(captured, Captured::TooLarge);
+        assert!(matches!(captured, Captured::TooLarge));
     }
 }
