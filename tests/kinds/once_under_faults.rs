@@ -5,10 +5,12 @@
 
 use crate::harness::faults::{other, patient};
 use crate::harness::process::{self, ChildProcess, Role};
-use crate::harness::{Proxy, Server};
+use crate::harness::{Proxy, Server, join};
 use leasehold::{Error, OnceRun};
 use rustix::time::{ClockId, clock_gettime};
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -67,7 +69,7 @@ fn work(role: &Role) {
     for key in (done..keys).map(|at| (begin + at) % keys) {
         let once = client.once(format!("key-{key}")).with_renewed_lease(LEASE);
         loop {
-            let (asked, mut token) = (now(), 0);
+            let (asked, mut token, mut worked) = (now(), 0, now());
             let value = |run: &OnceRun| {
                 token = run.token();
                 let (at, left) = (now(), run.remaining());
@@ -75,6 +77,7 @@ fn work(role: &Role) {
                 let [sent, at] = [sent, at].map(|time| time.as_micros());
                 role.say(&format!("runs {key} {token} {sent} {at}"));
                 thread::sleep(Duration::from_millis(fastrand::u64(..=WORK)));
+                worked = now();
                 Ok::<_, Error>(token.to_string().into_bytes())
             };
             let outcome = once.run(value);
@@ -91,7 +94,7 @@ fn work(role: &Role) {
                     let is_late = error.is_timeout() || error.is_connection();
                     assert!(token > 0 && (error.is_lost() || is_late), "{error:?}");
                     let what = if error.is_lost() { "lost" } else { "late" };
-                    role.say(&format!("{what} {key} {token} {at}"));
+                    role.say(&format!("{what} {key} {token} {at} {}", worked.as_micros()));
                 }
             }
             break;
@@ -121,6 +124,8 @@ struct Run {
     sent: Duration,
     /// Not earlier than the grant.
     begun: Duration,
+    /// The end of the work, before the commit. Known only of a run that failed.
+    worked: Option<Duration>,
     ended: Duration,
     end: End,
 }
@@ -149,6 +154,8 @@ struct Record {
     /// The stops, each with its worker.
     stops: Vec<(usize, Fault)>,
     cuts: Vec<Fault>,
+    /// When the server or the proxy left a question without an answer for a quarter of a lease.
+    stalls: Vec<Fault>,
     kills: usize,
 }
 
@@ -173,8 +180,15 @@ impl Record {
             if what == "runs" {
                 let (sent, begun) = (time(2), time(3));
                 let (worker_number, ended) = (worker.number, begun);
-                let run = Run { token, worker: worker_number, sent, begun, ended, end: End::Open };
-                self.runs[key].push(run);
+                self.runs[key].push(Run {
+                    token,
+                    worker: worker_number,
+                    sent,
+                    begun,
+                    worked: None,
+                    ended,
+                    end: End::Open,
+                });
                 worker.open = Some(key);
                 continue;
             }
@@ -189,7 +203,11 @@ impl Record {
                 assert_eq!(*first, numbers[3], "two results of {key}");
                 assert!(token == 0 || token == numbers[3], "a run gets its own result: {line}");
             }
-            self.end_run(worker, end, time(2));
+            if let Some(run) = self.end_run(worker, end, time(2))
+                && end != End::Committed
+            {
+                run.worked = Some(time(3));
+            }
             worker.done += 1;
         }
     }
@@ -210,15 +228,16 @@ impl Record {
     }
 
     /// Notes the end of the run of a worker, if it has one.
-    fn end_run(&mut self, worker: &mut Worker, end: End, ended: Duration) {
-        let Some(key) = worker.open.take() else { return };
+    fn end_run(&mut self, worker: &mut Worker, end: End, ended: Duration) -> Option<&mut Run> {
+        let key = worker.open.take()?;
         let mine = self.runs[key].iter_mut().rfind(|run| run.worker == worker.number);
         let run = mine.expect("it has begun");
         (run.end, run.ended) = (end, ended);
+        Some(run)
     }
 
-    /// Asserts that a fault of this worker explains the end of a run without a result. Returns the
-    /// place of the fault in the list of kills, stops and cuts.
+    /// Asserts that a fault of this worker explains the end of a run without a result, or a stall of
+    /// the machine. Returns the place of the cause in the list of kills, stops, cuts and stalls.
     fn cause(&self, key: usize, run: &Run, next: &Run) -> usize {
         if run.end == End::Killed {
             assert!(next.begun >= run.ended, "{key}: {next:?} before the kill of {run:?}");
@@ -231,14 +250,20 @@ impl Record {
         if self.stops.iter().any(|(worker, fault)| *worker == run.worker && touches(fault)) {
             return 1;
         }
-        assert!(self.cuts.iter().any(touches), "{key}: no fault touched {run:?} before {next:?}");
-        2
+        if self.cuts.iter().any(touches) {
+            return 2;
+        }
+        let slept_long = run.worked.is_some_and(|at| at - run.begun > LEASE / 4);
+        let stalls: Vec<_> = self.stalls.iter().filter(|it| touches(it)).collect();
+        eprintln!("{key}: {run:?} before {next:?}; {stalls:?}");
+        assert!(slept_long || !stalls.is_empty(), "{key}: no fault touched {run:?}");
+        3
     }
 
     /// Asserts that each key has one result, of its last run, and that a fault explains each run
-    /// before it. Returns the number of these faults: kills, stops and cuts.
-    fn check(&mut self) -> [usize; 3] {
-        let mut causes = [0; 3];
+    /// before it. Returns the number of these faults: kills, stops, cuts, and stalls of the machine.
+    fn check(&mut self) -> [usize; 4] {
+        let mut causes = [0; 4];
         for (key, runs) in self.runs.iter().enumerate() {
             let mut runs = runs.clone();
             runs.sort_by_key(|run| run.token);
@@ -256,11 +281,29 @@ impl Record {
     }
 }
 
+/// Starts to ask the server again and again, which is slow while the machine stalls.
+fn find_stalls(server: &Server, is_over: &Arc<AtomicBool>) -> JoinHandle<Vec<Fault>> {
+    let (client, is_over) = (other(server), Arc::clone(is_over));
+    thread::spawn(move || {
+        let mut stalls = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let begin = now();
+            thread::sleep(Duration::from_millis(20));
+            client.ping().expect("the server runs");
+            let end = now();
+            if end - begin > LEASE / 4 {
+                stalls.push((begin, end));
+            }
+        }
+        stalls
+    })
+}
+
 /// Processes are killed and stopped, and connections are cut. `LEASEHOLD_ONCE_KEYS` is the number of
 /// keys, `LEASEHOLD_ONCE_PROCESSES` that of processes.
 ///
 /// Exactly one result is committed for each key, by its last run. Each run before was ended by a
-/// kill of its process, or lost its lease after a stop of its process or a cut.
+/// kill of its process, or lost its lease after a stop of its process, a cut, or a stall of the machine.
 #[test]
 fn each_key_has_one_result_and_runs_again_only_after_a_fault() {
     let size =
@@ -280,6 +323,8 @@ fn each_key_has_one_result_and_runs_again_only_after_a_fault() {
     let mut workers: Vec<_> =
         (0..processes).map(|number| start(number % teams * keys / teams, 0)).collect();
     let mut record = Record::new(keys);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let stalls = find_stalls(&server, &is_over);
     let mut target = 0;
     while !workers.is_empty() {
         let worker = &mut workers[target];
@@ -309,12 +354,14 @@ fn each_key_has_one_result_and_runs_again_only_after_a_fault() {
         thread::sleep(Duration::from_millis(fastrand::u64(..100)));
         target = record.hear_all(&mut workers);
     }
+    is_over.store(true, Ordering::Relaxed);
+    record.stalls = join(stalls);
     let causes = record.check();
     let runs: usize = record.runs.iter().map(Vec::len).sum();
     let faults = [record.kills, record.stops.len(), record.cuts.len()];
     eprintln!(
         "{keys} keys, {processes} processes, {faults:?} kills, stops and cuts: {runs} runs, \
-         {causes:?} of them ended by kills, stops and cuts"
+         {causes:?} of them ended by kills, stops, cuts, and stalls of the machine"
     );
     let client = other(&server);
     for (key, token) in record.results.iter().enumerate() {
