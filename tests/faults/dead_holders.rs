@@ -215,6 +215,28 @@ fn a_process_whose_instance_started_again_learns_of_its_losses() {
     assert_eq!((&*events.lost().name, guard.is_held()), ("a", false));
 }
 
+#[test]
+fn the_name_of_an_instance_is_any_short_text_without_control_characters() {
+    let server = Server::start();
+    let named = |name: &str| settings(server.url()).instance(name);
+    let long = "n".repeat(256);
+    for bad in ["", "a\nb", "\0", &format!("{long}n")] {
+        assert!(named(bad).build().is_err_and(|error| error.is_configuration()), "{bad:?}");
+    }
+    let unannounced = named("x").announce(false).build();
+    assert!(unannounced.is_err_and(|error| error.is_configuration()));
+    for odd in [" ", "billing-0 {a}:*%s\"'\\", "ärger/日本", &long] {
+        let before = build(named(odd).watchdog_timeout(NEVER));
+        let guard = before.lock("a").lock().expect("free");
+        let holder = before.lock("a").holder().expect("the server answers").expect("a holder");
+        assert_eq!(holder.instance(), Some(odd));
+        // Another process.
+        server.ask::<()>(&["HSET", &record_of_holder(&before), "born", "1"]);
+        assert!(take(&build(named(odd)), "a", "plain", None).is_some(), "{odd:?}");
+        drop(guard);
+    }
+}
+
 /// A program may take a lock for an hour, detach it, and end.
 #[test]
 fn what_a_process_has_detached_before_it_closed_its_client_stays_taken() {
