@@ -390,8 +390,8 @@ impl Builder {
     /// s with the defaults. With `true`, the [record](Builder::announce) of the client says how
     /// others recognize the end of its process: by its id and its time of start. A client that is
     /// refused a lock looks for the process of the holder. If it is gone, the client releases the
-    /// hold. So the lock is free again one [poll interval](Builder::poll_interval) after the end of
-    /// the process, if a client with the same kernel waits: same host name, same boot, same
+    /// hold. So the lock is free again within 1.2 [poll intervals](Builder::poll_interval) of the end
+    /// of the process, if a client with the same kernel waits: same host name, same boot, same
     /// namespaces of process ids and of time. Clients elsewhere, and those of Redisson, wait for
     /// such a client, or for the end of the lease. The page
     /// [guarantees](crate::_documentation::guarantees) has all cases.

@@ -49,7 +49,7 @@ const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// ```
 ///
 /// # What is done once
-/// Exactly one result is committed per key and keep time. A commit succeeds only if its caller still
+/// At most one result is committed per key while one is kept, unless somebody deletes it. A commit succeeds only if its caller still
 /// has the work, and it ends the work in the same step; a commit that is repeated because its reply
 /// got lost finds what it did.
 ///
@@ -57,8 +57,8 @@ const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// the next caller runs the work. So does the next caller after a drop of [`OnceRun`] without a
 /// commit, as after an error. Give the [token](OnceRun::token) to what the work changes, so that it
 /// refuses a run that is over. A fail-over may lose a result, as it may lose a lock; with
-/// [`min_replicas`](crate::Builder::min_replicas) replicas have it before the commit returns. Other
-/// callers may get it before.
+/// [`min_replicas`](crate::Builder::min_replicas) replicas have it before the commit returns, or the
+/// commit returns an error. Other callers may get it before.
 ///
 /// # Names
 /// The name is that of the lock under which the work runs: the key of its hash, with the tokens of a
@@ -226,7 +226,7 @@ impl Once {
     /// Each waiting caller asks for itself, at each message and once per poll interval. Each that gets
     /// the result receives the whole value, up to 512 KiB, over the connections of the client.
     ///
-    /// A caller that has the run itself waits for ever: a run belongs to no thread.
+    /// A thread that still has the [`OnceRun`] of this name waits for itself, without end.
     ///
     /// # Errors
     /// Those of [`Lock::lock`](crate::Lock::lock), except `is_deadlock`, and the [errors of every
@@ -282,8 +282,8 @@ impl Once {
     /// ```
     ///
     /// # Errors
-    /// That of `work`; as its type those of [`begin`](Once::begin) and of [`OnceRun::commit`]. The
-    /// latter tells which of them leave a result: then another call returns it.
+    /// That of `work`, or one of [`begin`](Once::begin) or [`OnceRun::commit`], converted by
+    /// `E::from`. After an error of the commit there may be a result: another call returns it.
     pub fn run<E: From<Error>>(
         &self,
         work: impl FnOnce(&OnceRun) -> std::result::Result<Vec<u8>, E>,

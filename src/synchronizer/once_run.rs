@@ -31,8 +31,8 @@ impl OnceRun {
     /// Commits the result and ends the run: all waiting and later callers get it. Up to 512 KiB.
     ///
     /// Blocks until the server answers: one round trip. While the server is away, the commit is
-    /// repeated until the lease is over. Exactly one result is committed per key: this one, or that
-    /// of the caller to whom the run was lost.
+    /// repeated until the lease is over. At most one of this commit and those of later runs makes
+    /// the result.
     ///
     /// # Errors
     /// | error | is the result committed? |

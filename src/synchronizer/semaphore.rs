@@ -110,8 +110,9 @@ impl Semaphore {
     /// For things that are one of n, when a caller must know which: worker ids, GPUs, ports, test
     /// accounts. [`Permit::slot`] is a number from 0 to the capacity less 1, the smallest that is
     /// free. It stays the same while the permit is valid, and is free again with the permit: after
-    /// its release, or when its lease has ended. So two callers have one slot only if two have the
-    /// same permit, which the [guarantees](crate::_documentation::guarantees) exclude.
+    /// its release, or when its lease has ended. A caller that was paused past its lease, or whose
+    /// permit a fail-over lost, may go on to use a slot that another has by now: call
+    /// [`Permit::check`] before each use.
     /// [`Permit::slots`] has those of [several permits](Semaphore::acquire_many).
     ///
     /// | case | rule |
