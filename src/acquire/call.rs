@@ -80,6 +80,15 @@ pub(crate) enum Taken {
     InVain,
 }
 
+impl Taken {
+    pub(crate) fn hold(self) -> Option<HoldHandle> {
+        match self {
+            Taken::Held(handle) => Some(handle),
+            Taken::Settled(_) | Taken::InVain => None,
+        }
+    }
+}
+
 /// A call of an acquiring verb: a lock and the options of the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireCall<'a> {
@@ -149,10 +158,7 @@ impl<'a> AcquireCall<'a> {
     /// A cancellation and the close of the client end the wait with an error. A thread that holds
     /// the lock makes no round trip; a free lock takes one. Errors carry the name of the lock.
     pub(crate) fn acquire(&self) -> Result<Option<HoldHandle>> {
-        Ok(match self.take()? {
-            Taken::Held(handle) => Some(handle),
-            Taken::Settled(_) | Taken::InVain => None,
-        })
+        self.take().map(Taken::hold)
     }
 
     /// Takes the lock as [`acquire`](AcquireCall::acquire) does, unless there is nothing to take.

@@ -1,9 +1,10 @@
 //! The commit of work that is done once: it ends the hold, and leaves a result.
 //!
-//! The hold ends in this process when the commit is queued, as with `unlock`, but passes to no other
-//! thread: its owner field names the result. A commit without a reply is sent again until there is
-//! one, or until the lease is over; each copy finds what an earlier one did. Then the hold is
-//! released behind the last copy, so that a result comes now or never.
+//! The hold ends in this process when the commit is queued, as with `unlock`. It passes to no other
+//! caller, since those of this kind do not queue here: its owner field names one result. A commit
+//! without a reply is sent again until there is one, or until the lease is over; each copy finds what
+//! an earlier one did. Then the hold is released behind the last copy, so that a result comes now or
+//! never.
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::acquire::{HoldHandle, LockContext};
 use crate::cancel::Limit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kind::once::{self, CommitReply};
+use crate::local::EndOutcome;
 use crate::local::table::HoldShare;
 use crate::transport::call::{Call, ConnectionId};
 use crate::transport::pool::Target;
@@ -42,10 +44,14 @@ impl HoldHandle {
         let generation = engine.router.generation();
         // Made before the end of the hold, which takes a mutex.
         let (first, mut queued) = (commit(), None);
-        let outcome = local.end(&handle.hold, HoldShare::FinalGuard, clock::now, || {
+        let outcome = local.end(&handle.hold, HoldShare::Guard, clock::now, || {
             let target = handle.hold.late_connection().map_or(Target::Any, Target::Only);
             queued.insert(engine.router.queue(first, target)).connection
         });
+        debug_assert!(
+            matches!(outcome, EndOutcome::Queued | EndOutcome::Lost),
+            "it passes to nobody"
+        );
         handle.after_end(&outcome);
         let Some(pending) = queued else { return Err(handle.lost()) };
         let Committed { connection, outcome, may_have_run } =

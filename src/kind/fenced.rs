@@ -33,6 +33,17 @@ pub(super) fn keys(name: &Name) -> [&[u8]; 2] {
     [name.key(), name.token_key()].map(str::as_bytes)
 }
 
+/// Returns the call of a script that takes a lock with a block of tokens.
+pub(super) fn take<const N: usize>(
+    script: &'static Script,
+    keys: [&[u8]; N],
+    args: &AcquireArgs<'_>,
+) -> Call {
+    let (lease, max_holders) = (args.millis(), Digits::new(args.max_holders.into()));
+    let taking = [lease.as_bytes(), args.owner.as_bytes(), max_holders.as_bytes()];
+    Call::script(script, keys, taking.into_iter().chain(args.wake_args()))
+}
+
 impl KindRules for Fenced {
     fn kind(&self) -> Kind {
         Kind::Fenced
@@ -43,10 +54,7 @@ impl KindRules for Fenced {
     }
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
-        let (lease, max_holders) = (args.millis(), Digits::new(args.max_holders.into()));
-        let taking = [lease.as_bytes(), args.owner.as_bytes(), max_holders.as_bytes()];
-        let argv = taking.into_iter().chain(args.wake_args());
-        Call::script(&script::FENCED_ACQUIRE, keys(args.name), argv)
+        take(&script::FENCED_ACQUIRE, keys(args.name), args)
     }
 
     /// A granted acquire returns its first token as a negative number; -1 is a refusal.

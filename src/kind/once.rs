@@ -112,10 +112,7 @@ impl KindRules for OnceWork {
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
         let [lock, counter] = fenced::keys(args.name);
         let keys = [lock, counter, args.name.result_key().as_bytes()];
-        let (lease, max_holders) = (args.millis(), Digits::new(args.max_holders.into()));
-        let taking = [lease.as_bytes(), args.owner.as_bytes(), max_holders.as_bytes()];
-        let argv = taking.into_iter().chain(args.wake_args());
-        Call::script(&script::ONCE_ACQUIRE, keys, argv)
+        fenced::take(&script::ONCE_ACQUIRE, keys, args)
     }
 
     fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {

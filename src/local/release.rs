@@ -47,7 +47,7 @@ impl Local {
         let mut state = self.state.lock();
         let Some(entry) = state.holds.entry_mut(hold).filter(|entry| entry.has(share)) else {
             return match share {
-                HoldShare::Guard | HoldShare::FinalGuard => EndOutcome::Lost,
+                HoldShare::Guard => EndOutcome::Lost,
                 HoldShare::Detached | HoldShare::Everything => EndOutcome::NotHeld,
             };
         };
@@ -55,8 +55,8 @@ impl Local {
         if entry.count() > 0 {
             return EndOutcome::Nested;
         }
-        let (now, passes_on) = (clock(), share != HoldShare::FinalGuard);
-        if passes_on && let Some(hand_off) = state.hand_off(hold, now, &self.bounds) {
+        let now = clock();
+        if let Some(hand_off) = state.hand_off(hold, now, &self.bounds) {
             drop(state);
             hand_off.receiver.wake();
             if let Some(head) = &hand_off.head {
@@ -66,7 +66,7 @@ impl Local {
             return EndOutcome::HandedOff;
         }
         let emit = |listener: Option<&_>, held| self.emit_idle(hold, listener, held);
-        if passes_on && state.linger(hold, now, emit) {
+        if state.linger(hold, now, emit) {
             self.is_idle.store(true, Ordering::Relaxed);
             return EndOutcome::Lingers;
         }

@@ -76,8 +76,6 @@ impl EntryOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldShare {
     Guard,
-    /// The guard of a hold that passes to no other caller, and that has no other share.
-    FinalGuard,
     Detached,
     /// All shares of a thread that has ended.
     Everything,
@@ -172,7 +170,7 @@ impl<H> HoldEntry<H> {
     /// belong to another thread already.
     pub(crate) fn has(&self, share: HoldShare) -> bool {
         match share {
-            HoldShare::Guard | HoldShare::FinalGuard => self.guards > 0,
+            HoldShare::Guard => self.guards > 0,
             HoldShare::Detached => self.detached > 0,
             HoldShare::Everything => self.holder.has_ended(),
         }
@@ -181,9 +179,7 @@ impl<H> HoldEntry<H> {
     /// Ends a share.
     pub(crate) fn end(&mut self, share: HoldShare) {
         match share {
-            HoldShare::Guard | HoldShare::FinalGuard => {
-                self.guards = self.guards.saturating_sub(1);
-            }
+            HoldShare::Guard => self.guards = self.guards.saturating_sub(1),
             HoldShare::Detached => self.detached = self.detached.saturating_sub(1),
             HoldShare::Everything => (self.guards, self.detached) = (0, 0),
         }

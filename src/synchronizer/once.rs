@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::acquire::{AcquireOptions, Taken};
+use crate::acquire::Taken;
 use crate::cancel::CancelToken;
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::count::CountChange;
@@ -13,9 +13,8 @@ use crate::error::{Error, Result};
 use crate::events::{Events, Kind};
 use crate::kind::once::{self, OnceResult, OnceWork};
 use crate::lock::handle::{SharedHandle, endless_wait_ended};
-use crate::stats::CallRecord;
 use crate::synchronizer::once_run::OnceRun;
-use crate::transport::reply;
+use crate::transport::reply::{self, Reply};
 use crate::util::clock::{self, EPOCH, Patience, WallTime};
 
 /// The time for which a result is kept, unless the handle says otherwise: a day.
@@ -327,22 +326,19 @@ impl Once {
 
     fn take(&self, patience: Patience) -> Result<Option<Begin>> {
         self.handle.check_max_hold()?;
-        let clients = [self.handle.series()?];
-        let record = CallRecord::new(&clients);
-        let options =
-            AcquireOptions { owned: true, record: Some(&record), ..AcquireOptions::new(patience) };
-        let taken = self.handle.acquire_call(&OnceWork, None, &options)?.take();
-        let begun = taken.and_then(|taken| match taken {
-            Taken::Held(handle) => Ok(Some(Begin::Run(OnceRun::new(handle, self.keep)))),
-            Taken::Settled(reply) => {
-                let result = once::read_result(reply)
-                    .and_then(|result| result.ok_or_else(|| reply::unexpected(&reply::Reply::Nil)));
-                let result = result.map_err(|error| self.handle.named(error));
-                result.map(|result| Some(Begin::Done(OnceOutcome::new(result))))
-            }
-            Taken::InVain => Ok(None),
-        });
-        record.end(patience, begun)
+        self.handle.take_owned(&OnceWork, None, patience, |taken| {
+            Ok(match taken {
+                Taken::Held(handle) => Some(Begin::Run(OnceRun::new(handle, self.keep))),
+                Taken::Settled(reply) => Some(Begin::Done(self.outcome_of(reply)?)),
+                Taken::InVain => None,
+            })
+        })
+    }
+
+    fn outcome_of(&self, reply: Reply) -> Result<OnceOutcome> {
+        let result = once::read_result(reply)
+            .and_then(|result| result.ok_or_else(|| reply::unexpected(&Reply::Nil)));
+        result.map(OnceOutcome::new).map_err(|error| self.handle.named(error))
     }
 }
 

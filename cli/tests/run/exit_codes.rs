@@ -9,7 +9,7 @@ use leasehold::Client;
 
 use crate::command::{PROGRAM, leasehold};
 use crate::harness::{Server, eventually, exists, server::free_port};
-use crate::program::{Running, code_of, run};
+use crate::program::{Running, assert_wrong_usage, code_of, run};
 
 #[test]
 fn the_exit_code_is_that_of_the_command_and_nothing_is_printed() {
@@ -109,8 +109,7 @@ fn no_server_gives_69() {
 
 #[test]
 fn wrong_usage_gives_64_before_a_server_is_asked() {
-    let url = format!("redis://127.0.0.1:{}/", free_port());
-    for words in [
+    let wrong = [
         &["x"][..],
         &["x", "--"],
         &["x", "true"],
@@ -132,13 +131,8 @@ fn wrong_usage_gives_64_before_a_server_is_asked() {
         &["--max-hold", "0", "x", "--", "true"],
         &["--lease", "99ms", "x", "--", "true"],
         &["--cluster", "--sentinel", "m", "x", "--", "true"],
-    ] {
-        let mut command = leasehold();
-        command.env("LEASEHOLD_URL", &url).arg("run").args(words);
-        let end = Running::start(command).finish();
-        assert_eq!(end.code(), 64, "{words:?}: {end:?}");
-        end.one_error();
-    }
+    ];
+    assert_wrong_usage("run", &wrong);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::command::{PROGRAM, leasehold};
 use crate::harness::wait::{BOUND, holds_within};
 use crate::harness::{Server, eventually, exists, server::free_port};
-use crate::program::{Finished, Running, UNTIL_INPUT, group_ends, once};
+use crate::program::{Finished, Running, UNTIL_INPUT, assert_wrong_usage, group_ends, once};
 use crate::terminal::Terminal;
 
 /// The key of the result of `x`.
@@ -419,8 +419,7 @@ fn a_command_that_is_not_run_is_named_on_request() {
 
 #[test]
 fn wrong_usage_gives_64_before_a_server_is_asked() {
-    let url = format!("redis://127.0.0.1:{}/", free_port());
-    for words in [
+    let wrong = [
         &["x"][..],
         &["x", "--"],
         &["--", "true"],
@@ -438,13 +437,9 @@ fn wrong_usage_gives_64_before_a_server_is_asked() {
         &["-n", "-w", "1s", "x", "--", "true"],
         &["--lease", "99ms", "x", "--", "true"],
         &["--max-hold", "0", "x", "--", "true"],
-    ] {
-        let mut command = leasehold();
-        command.env("LEASEHOLD_URL", &url).arg("once").args(words);
-        let end = Running::start(command).finish();
-        assert_eq!(end.code(), 64, "{words:?}: {end:?}");
-        end.one_error();
-    }
+    ];
+    assert_wrong_usage("once", &wrong);
+    let url = format!("redis://127.0.0.1:{}/", free_port());
     for words in [&["x", "--", "true"][..], &["--forget", "x"]] {
         let mut command = leasehold();
         command.env("LEASEHOLD_URL", &url).arg("once").args(words);

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::command::leasehold;
 use crate::harness::Server;
+use crate::harness::server::free_port;
 use crate::harness::spawned::Spawned;
 use crate::harness::wait::{BOUND, eventually, holds_within};
 
@@ -49,6 +50,19 @@ fn verb(server: &Server, verb: &str, words: &[&str]) -> Command {
 #[track_caller]
 pub(crate) fn code_of(server: &Server, words: &[&str]) -> i32 {
     Running::start(run(server, words)).finish().code()
+}
+
+/// Asserts that these words are wrong for a verb, which asks no server then.
+#[track_caller]
+pub(crate) fn assert_wrong_usage(verb: &str, wrong: &[&[&str]]) {
+    let url = format!("redis://127.0.0.1:{}/", free_port());
+    for words in wrong {
+        let mut command = leasehold();
+        command.env("LEASEHOLD_URL", &url).arg(verb).args(*words);
+        let end = Running::start(command).finish();
+        assert_eq!(end.code(), 64, "{words:?}: {end:?}");
+        end.one_error();
+    }
 }
 
 /// A running program. Its end is checked: no process of its command may be left.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{AcquireCall, AcquireOptions, HoldHandle, LockContext, checked_lease};
+use crate::acquire::{AcquireCall, AcquireOptions, HoldHandle, LockContext, Taken, checked_lease};
 use crate::cancel::{CancelToken, Limit, ResponseLimit};
 use crate::command::name::Name;
 use crate::config::{self, LONGEST_LEASE, SHORTEST_LEASE, SHORTEST_RENEWED_LEASE};
@@ -200,6 +200,18 @@ impl SharedHandle {
         permits: Option<PermitRequest>,
         patience: Patience,
     ) -> Result<Option<HoldHandle>> {
+        self.take_owned(rules, permits, patience, |taken| Ok(taken.hold()))
+    }
+
+    /// Takes a hold as [`acquire_owned`](SharedHandle::acquire_owned) does, or what there is in its
+    /// place. `read` makes the outcome of it.
+    pub(crate) fn take_owned<T>(
+        &self,
+        rules: &'static dyn KindRules,
+        permits: Option<PermitRequest>,
+        patience: Patience,
+        read: impl FnOnce(Taken) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let clients = [self.series()?];
         let record = CallRecord::new(&clients);
         let options = AcquireOptions {
@@ -208,7 +220,8 @@ impl SharedHandle {
             record: Some(&record),
             ..AcquireOptions::new(patience)
         };
-        record.end(patience, self.acquire_call(rules, None, &options)?.acquire())
+        let taken = self.acquire_call(rules, None, &options)?.take();
+        record.end(patience, taken.and_then(read))
     }
 
     /// Fails if the limit for renewals is too short.
