@@ -251,10 +251,10 @@ impl Client {
     /// For a program that starts another one under a lock. As
     /// [`release_on_death`](Builder::release_on_death), but others release the holds of this client
     /// only when its process is gone and no process of the group `group` is left, nor of the groups
-    /// of earlier calls. A zombie whose parent does not ask for its end counts as running. Call it when
-    /// the group exists: until the record is written, a few milliseconds later, the locks of a killed
-    /// process stay taken until their leases end. With `release_on_death(true)` they would be free
-    /// then.
+    /// of earlier calls. A zombie whose parent does not ask for its end counts as running. Call it
+    /// when the group exists: until the record is written, a few milliseconds later, the locks of a
+    /// killed process stay taken until their leases end. With `release_on_death(true)` they would
+    /// be free then.
     ///
     /// # Errors
     /// [`is_configuration`](Error::is_configuration) with [`announce(false)`](Builder::announce),

@@ -135,9 +135,9 @@
 //!
 //! # Work that is done once
 //!
-//! [`Client::once`] returns a [`Once`]: work that one of many callers does, such as a scheduled job or
-//! a request with an idempotency key, and whose result all of them get. [`Once::begin`] returns the
-//! result, or an [`OnceRun`] to the caller that has to work: a lock, which is renewed until
+//! [`Client::once`] returns a [`Once`]: work that one of many callers does, such as a scheduled job
+//! or a request with an idempotency key, and whose result all of them get. [`Once::begin`] returns
+//! the result, or an [`OnceRun`] to the caller that has to work: a lock, which is renewed until
 //! [`OnceRun::commit`] ends it with a result.
 //!
 //! ```no_run

@@ -1,9 +1,9 @@
 //! The program `leasehold`: runs commands under distributed locks, and shows who holds them.
 //!
 //! `args` is the command line; `address` finds the server; `failure` has the exit codes. Each verb
-//! has a module: `run`, which also has `once`, and those in `holder`, `views`, `top` and `timeline`. `observe` compares
-//! successive looks at locks and tells the events between them; `watch`, `top` and `timeline` use
-//! it.
+//! has a module: `run`, which also has `once`, and those in `holder`, `views`, `top` and
+//! `timeline`. `observe` compares successive looks at locks and tells the events between them;
+//! `watch`, `top` and `timeline` use it.
 
 mod address;
 mod args;

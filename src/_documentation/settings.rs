@@ -1,10 +1,11 @@
 //! The settings of a client, with their defaults.
 //!
 //! `Client::open` uses the defaults. `Client::builder` sets the servers, the way to reach them, the
-//! event listener, a label, an instance and the settings of the table. These methods set the way to reach the
-//! servers: `login`, or `login_provider` for passwords that change; `tls_authority`, `tls_identity`
-//! and `tls_host_name`; `master_tls`, `sentinel_tls_authority` and `sentinel_tls_identity` if the
-//! TLS of sentinels and master differs; `address_map` for servers behind a NAT.
+//! event listener, a label, an instance and the settings of the table. These methods set the way to
+//! reach the servers: `login`, or `login_provider` for passwords that change; `tls_authority`,
+//! `tls_identity` and `tls_host_name`; `master_tls`, `sentinel_tls_authority` and
+//! `sentinel_tls_identity` if the TLS of sentinels and master differs; `address_map` for servers
+//! behind a NAT.
 //!
 //! | setting | default | |
 //! | --- | --- | --- |

@@ -2,9 +2,9 @@
 //!
 //! The hold ends in this process when the commit is queued, as with `unlock`. It passes to no other
 //! caller, since those of this kind do not queue here: its owner field names one result. A commit
-//! without a reply is sent again until there is one, or until the lease is over; each copy finds what
-//! an earlier one did. Then the hold is released behind the last copy, so that a result comes now or
-//! never.
+//! without a reply is sent again until there is one, or until the lease is over; each copy finds
+//! what an earlier one did. Then the hold is released behind the last copy, so that a result comes
+//! now or never.
 
 use std::time::Duration;
 
@@ -120,8 +120,8 @@ impl HoldHandle {
     }
 }
 
-/// Returns the error of a commit whose hold is over, after a copy without a reply: that copy may have
-/// written a result, which has expired since.
+/// Returns the error of a commit whose hold is over, after a copy without a reply: that copy may
+/// have written a result, which has expired since.
 fn unknown() -> Error {
     let text = "the result may have been committed, and have expired before the server answered";
     Error::new(ErrorKind::Timeout, text)

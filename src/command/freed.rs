@@ -1,7 +1,8 @@
 //! The message that a release by force has ended the holds of a lock.
 //!
-//! The scripts, and a client that releases a hold of a process that is gone, publish it on the control channels of the holders' clients: the word `freed` and the
-//! key of the lock, separated by a space. It is only a hint: each client asks the server.
+//! The scripts, and a client that releases a hold of a process that is gone, publish it on the
+//! control channels of the holders' clients: the word `freed` and the key of the lock, separated by
+//! a space. It is only a hint: each client asks the server.
 
 /// The start of the message.
 pub(crate) const PREFIX: &[u8] = b"freed ";

@@ -45,9 +45,9 @@ pub(crate) fn is_owner_field(name: &str) -> bool {
 /// This process never uses a number twice, also after its clock has stepped back: the number is
 /// then the next one behind the last. All attempts that may take effect have the same number.
 ///
-/// The last digit tells what the other data of the lock do not: the kind of the hold, so that a reader
-/// knows it although its process does not answer; and whether the hold may linger, so that whoever is
-/// refused because of it asks its client to give it up (`ask_holder.lua`).
+/// The last digit tells what the other data of the lock do not: the kind of the hold, so that a
+/// reader knows it although its process does not answer; and whether the hold may linger, so that
+/// whoever is refused because of it asks its client to give it up (`ask_holder.lua`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HoldId(u64);
 

@@ -3,9 +3,9 @@
 //! Each script is one file in `lua/`, embedded at compile time. A new script needs its file, one
 //! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`). The
 //! scripts that grant a queue lock begin with a common text; so do those that look at the head of
-//! the queue of a fair lock, those that must know whether a hash is that of a lock, those that refuse
-//! a caller for a hold that may linger, those that take a lock with tokens, and those that describe a
-//! semaphore. Each common text is a file of its own.
+//! the queue of a fair lock, those that must know whether a hash is that of a lock, those that
+//! refuse a caller for a hold that may linger, those that take a lock with tokens, and those that
+//! describe a semaphore. Each common text is a file of its own.
 //!
 //! A script that announces a release does so by a publication that has a form for shards. The wake
 //! channel, on which an acquire script publishes a refusal, is no shard channel, so with sharded

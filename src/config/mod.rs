@@ -390,23 +390,22 @@ impl Builder {
     /// s with the defaults. With `true`, the [record](Builder::announce) of the client says how
     /// others recognize the end of its process: by its id and its time of start. A client that is
     /// refused a lock looks for the process of the holder. If it is gone, the client releases the
-    /// hold. So the lock is free again within 1.2 [poll intervals](Builder::poll_interval) of the end
-    /// of the process, if a client with the same kernel waits: same host name, same boot, same
+    /// hold. So the lock is free again within 1.2 [poll intervals](Builder::poll_interval) of the
+    /// end of the process, if a client with the same kernel waits: same host name, same boot, same
     /// namespaces of process ids and of time. Clients elsewhere, and those of Redisson, wait for
     /// such a client, or for the end of the lease. The page
     /// [guarantees](crate::_documentation::guarantees) has all cases.
     ///
     /// Set it only if all work under the locks ends with the process. Children of the process, and
-    /// what it has sent to a database, may outlive it, and the lock is free then. For a process that
-    /// starts another program there is
-    /// [`end_with_group`](crate::Client::end_with_group), and the program
-    /// `leasehold run --release-on-death`. Do not set it where virtual machines are copied, or
-    /// processes are saved and restored (CRIU), while they run: copies of a machine have the same boot
-    /// and do not see each other's processes, and a restored process has another time of start. What a
-    /// process
-    /// has [detached](crate::Guard::detach) is released too, unless it has
-    /// [closed](crate::Client::close) the client while the server was reachable. A [minimum](crate::Lock::with_min_hold) of a hold
-    /// that has not ended before ends with the process.
+    /// what it has sent to a database, may outlive it, and the lock is free then. For a process
+    /// that starts another program there is [`end_with_group`](crate::Client::end_with_group), and
+    /// the program `leasehold run --release-on-death`. Do not set it where virtual machines are
+    /// copied, or processes are saved and restored (CRIU), while they run: copies of a machine have
+    /// the same boot and do not see each other's processes, and a restored process has another time
+    /// of start. What a process has [detached](crate::Guard::detach) is released too, unless it has
+    /// [closed](crate::Client::close) the client while the server was reachable. A
+    /// [minimum](crate::Lock::with_min_hold) of a hold that has not ended before ends with the
+    /// process.
     ///
     /// Cost: acquires and releases stay as they are. [`build`](Builder::build) makes one more round
     /// trip, so that the record exists before the first hold; a client that is built lazily writes
@@ -432,13 +431,13 @@ impl Builder {
     /// Names the one process that may run under this name: a pod of a StatefulSet, a service of
     /// systemd.
     ///
-    /// Default: none. A process that starts again under the same name, on any machine, does not wait
-    /// for the leases of the process before. When one of its callers is refused a lock because of a
-    /// hold of that process, the new client releases that hold, as with
+    /// Default: none. A process that starts again under the same name, on any machine, does not
+    /// wait for the leases of the process before. When one of its callers is refused a lock because
+    /// of a hold of that process, the new client releases that hold, as with
     /// [`release_on_death`](Builder::release_on_death). The [record](Builder::announce) has the
-    /// name. Of two clients, the one that was built later goes on, by the clocks of their machines: a
-    /// successor whose clock is behind waits for the leases. Clients of one process may have the same
-    /// name.
+    /// name. Of two clients, the one that was built later goes on, by the clocks of their machines:
+    /// a successor whose clock is behind waits for the leases. Clients of one process may have the
+    /// same name.
     ///
     /// **Two processes that run at the same time with one instance name break exclusion**: each
     /// lock of the earlier one that the later one asks for is taken away from it. It learns of that

@@ -176,8 +176,8 @@ event! {
         /// The kind of the lock.
         kind: Kind = Kind::default(),
         /// The number of the hold. `None` if the caller gave up, or found its work done
-        /// ([`Once`](crate::Once)). Also `None` for a [`RedLock`](crate::RedLock), which has one hold
-        /// per server, and for a plain semaphore and a latch, which have no holds.
+        /// ([`Once`](crate::Once)). Also `None` for a [`RedLock`](crate::RedLock), which has one
+        /// hold per server, and for a plain semaphore and a latch, which have no holds.
         hold: Option<u64> = None,
         /// The time from the call to its end.
         waited: Duration = Duration::ZERO,

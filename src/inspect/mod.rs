@@ -1,9 +1,9 @@
 //! Queries about the holders of locks and about waiting callers.
 //!
-//! Reading order: [`lock_state`] (the hash of one lock, and its holders), [`holder`] and [`info`] (the public types), [`query`] (the commands),
-//! [`live`] (questions to running processes), [`locks`] (the search for locks by a pattern),
-//! [`watch`] (looks at locks with known names), [`permits`] (semaphores), [`leader`] (elections).
-//! Imports `engine` and below.
+//! Reading order: [`lock_state`] (the hash of one lock, and its holders), [`holder`] and [`info`]
+//! (the public types), [`query`] (the commands), [`live`] (questions to running processes),
+//! [`locks`] (the search for locks by a pattern), [`watch`] (looks at locks with known names),
+//! [`permits`] (semaphores), [`leader`] (elections). Imports `engine` and below.
 //!
 //! Nothing here changes a lock, or subscribes to the channel of a lock: a subscriber counts as a
 //! waiting process, to which holders yield. A query reads the lock in one round trip, and the

@@ -1,10 +1,10 @@
 //! Work that is done once: a fenced lock whose holder leaves a result.
 //!
-//! Beside the hash and the token counter of a fenced lock there is the result, a hash with the owner
-//! of the hold that wrote it, its token, the time of the server, and the value. An acquire that finds
-//! a result tells it and takes nothing. The commit writes the result and ends the hold in one step,
-//! so no other caller holds the work between both. It names the owner: a repeated commit finds its
-//! own result, and one that comes too late changes nothing.
+//! Beside the hash and the token counter of a fenced lock there is the result, a hash with the
+//! owner of the hold that wrote it, its token, the time of the server, and the value. An acquire
+//! that finds a result tells it and takes nothing. The commit writes the result and ends the hold
+//! in one step, so no other caller holds the work between both. It names the owner: a repeated
+//! commit finds its own result, and one that comes too late changes nothing.
 
 use std::time::Duration;
 

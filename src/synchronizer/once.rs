@@ -25,9 +25,9 @@ const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// For a scheduled job, a request with an idempotency key, a value that one of many processes
 /// computes for all. A lock alone runs the work again after its release.
 ///
-/// The first caller [runs](Begin::Run) the work under a lock, which is renewed, and commits a result.
-/// Callers that come meanwhile wait, and get the result one round trip after the commit. Callers
-/// that come later get it in one round trip, until it expires.
+/// The first caller [runs](Begin::Run) the work under a lock, which is renewed, and commits a
+/// result. Callers that come meanwhile wait, and get the result one round trip after the commit.
+/// Callers that come later get it in one round trip, until it expires.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -48,9 +48,9 @@ const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// ```
 ///
 /// # What is done once
-/// At most one result is committed per key while one is kept, unless somebody deletes it. A commit succeeds only if its caller still
-/// has the work, and it ends the work in the same step; a commit that is repeated because its reply
-/// got lost finds what it did.
+/// At most one result is committed per key while one is kept, unless somebody deletes it. A commit
+/// succeeds only if its caller still has the work, and it ends the work in the same step; a commit
+/// that is repeated because its reply got lost finds what it did.
 ///
 /// The work itself may run more than once: if a process dies, or loses its lease, before its commit,
 /// the next caller runs the work. So does the next caller after a drop of [`OnceRun`] without a
@@ -60,10 +60,11 @@ const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// commit returns an error. Other callers may get it before.
 ///
 /// # Names
-/// The name is that of the lock under which the work runs: the key of its hash, with the tokens of a
-/// [`FencedLock`](crate::FencedLock), which expire a day after the last run began. Use one kind for
-/// one name. The result is in the hash `leasehold_once:{<name>}`. [`Client::force_unlock`](crate::Client::force_unlock) takes the work
-/// away from its holder; [`forget`](Once::forget) deletes the result. Redisson has no such kind.
+/// The name is that of the lock under which the work runs: the key of its hash, with the tokens of
+/// a [`FencedLock`](crate::FencedLock), which expire a day after the last run began. Use one kind
+/// for one name. The result is in the hash `leasehold_once:{<name>}`.
+/// [`Client::force_unlock`](crate::Client::force_unlock) takes the work away from its holder;
+/// [`forget`](Once::forget) deletes the result. Redisson has no such kind.
 ///
 /// # Errors of every verb
 /// - [`is_invalid_name`](crate::Error::is_invalid_name) if the name cannot be used.
@@ -222,8 +223,8 @@ impl Once {
     ///
     /// One round trip if there is a result, or if nobody works on it. Otherwise the call waits as
     /// [`Lock::lock`](crate::Lock::lock) does: for the commit, or for the end of a run without one.
-    /// Each waiting caller asks for itself, at each message and once per poll interval. Each that gets
-    /// the result receives the whole value, up to 512 KiB, over the connections of the client.
+    /// Each waiting caller asks for itself, at each message and once per poll interval. Each that
+    /// gets the result receives the whole value, up to 512 KiB, over the connections of the client.
     ///
     /// A thread that still has the [`OnceRun`] of this name waits for itself, without end.
     ///

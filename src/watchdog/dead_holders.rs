@@ -126,7 +126,8 @@ impl Watchdog {
         self.end_dead_holds(vec![AwaitedLock { local, has_permits }], &ask)
     }
 
-    /// Returns whether the client reads the records of others: it has one itself, and the permission.
+    /// Returns whether the client reads the records of others: it has one itself, and the
+    /// permission.
     fn looks_for_dead(&self) -> bool {
         self.announcer.is_some() && !self.fates.are_refused.load(Ordering::Relaxed)
     }

@@ -303,7 +303,8 @@ fn find_stalls(server: &Server, is_over: &Arc<AtomicBool>) -> JoinHandle<Vec<Fau
 /// keys, `LEASEHOLD_ONCE_PROCESSES` that of processes.
 ///
 /// Exactly one result is committed for each key, by its last run. Each run before was ended by a
-/// kill of its process, or lost its lease after a stop of its process, a cut, or a stall of the machine.
+/// kill of its process, or lost its lease after a stop of its process, a cut, or a stall of the
+/// machine.
 #[test]
 fn each_key_has_one_result_and_runs_again_only_after_a_fault() {
     let size =

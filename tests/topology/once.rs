@@ -1,5 +1,5 @@
-//! Work that is done once, with replicas, Sentinel and Cluster: fail-overs before, during and after a
-//! commit, and slots that move.
+//! Work that is done once, with replicas, Sentinel and Cluster: fail-overs before, during and after
+//! a commit, and slots that move.
 
 use crate::await_subscriber;
 use crate::cluster::{await_replica, cut_off_replicas};
@@ -191,7 +191,8 @@ fn a_commit_without_a_reply_before_a_fail_over_finds_what_the_new_master_has() {
     }
 }
 
-/// As above, in a cluster. The old node replies, as a replica, after it was replaced; or it is killed.
+/// As above, in a cluster. The old node replies, as a replica, after it was replaced; or it is
+/// killed.
 fn a_commit_finds_what_the_new_node_has(left: Left, is_killed: bool) {
     let members = Members::default();
     let cluster = Cluster::with(3, 1, |config| config.gated(&members));

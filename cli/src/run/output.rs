@@ -1,7 +1,8 @@
 //! The output of the command of `once --output`: a thread reads it, and passes it on.
 //!
-//! The thread never waits for one side alone: a reader of `leasehold` that pauses does not delay the
-//! result, unless it is a terminal that is stopped. It holds back the command as a pipe does, once a [`CHUNK`] waits for it.
+//! The thread never waits for one side alone: a reader of `leasehold` that pauses does not delay
+//! the result, unless it is a terminal that is stopped. It holds back the command as a pipe does,
+//! once a [`CHUNK`] waits for it.
 //!
 //! The result is what the command has written until its end. A process that the command leaves
 //! behind finds the pipe closed.

@@ -1,4 +1,5 @@
-//! `leasehold run`, `leasehold once` and the command line: real servers, real signals, real terminals.
+//! `leasehold run`, `leasehold once` and the command line: real servers, real signals, real
+//! terminals.
 #![allow(missing_docs, reason = "tests")]
 
 #[path = "../support/command.rs"]

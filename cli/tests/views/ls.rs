@@ -50,8 +50,8 @@ fn the_array_has_locks_of_every_kind_with_their_holders() {
     let _spin = client.spin_lock("spin").lock().expect("free");
     let _write = client.rw_lock("write").write().expect("free");
     let _term = client.election("leader").with_value("web-1").campaign().expect("no leader");
-    // A call that waits may have its client subscribe to the channel if the listener connects at that
-    // moment: the client then counts as waiting for half a poll interval, which is long here.
+    // A call that waits may have its client subscribe to the channel if the listener connects at
+    // that moment: the client then counts as waiting for half a poll interval, which is long here.
     let _permit = client.semaphore("permits").with_permits(3).try_acquire();
     let _permit = _permit.expect("an answer").expect("free");
     let locks = list(&stage.server.url());

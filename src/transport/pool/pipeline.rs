@@ -234,8 +234,8 @@ impl Pipeline {
             if let Some(error) = self.context.pause.error(clock::now())
                 && self.has_to_connect()
             {
-                // The request of a caller does not wait for the end of the pause. Those that a former
-                // server may have run are to be written again.
+                // The request of a caller does not wait for the end of the pause. Those that a
+                // former server may have run are to be written again.
                 self.disconnect_outdated();
                 self.in_flight.fail_if(|request| request.waiter().is_none(), &error);
                 if self.in_flight.is_empty() {
